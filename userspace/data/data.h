@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * data.h: a job's rows inside cnnd. Takes rows as they come from the rings (row.h), checks and
+ * decodes them (JPEG and PNG in sandboxed worker processes), holds them as the stored type in
+ * memory and, past a budget, in a spill file, puts them in the canonical order, and serves
+ * batches. Knows row.h, agree.h and kernels/backend.h; nothing of training or sockets.
+ *
+ * Bad rows (undecodable, wrong size, NULL, NaN) are quarantined with id and reason and counted.
+ */
+#ifndef DATA_H
+#define DATA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../kernels/backend.h"
+#include "../base/err.h"
+#include "../ctl/agree.h"
+#include "../ctl/row.h"
+
+struct data_decoder; /* pool of decode worker processes, one for the daemon */
+struct data_set;     /* the rows of one job on this daemon */
+
+struct data_limits {
+	uint64_t max_image_pixels; /* 64M */
+	uint64_t max_image_bytes;  /* 64 MiB */
+	unsigned int image_ms;	   /* 2000: time for one image */
+	unsigned int workers;	   /* 0: one per core */
+	bool sandbox;		   /* seccomp filter in the workers */
+};
+
+/* Forks a small helper at once (call early, before threads are started); workers start on first
+ * use and are restarted when they die. */
+int data_decoder_create(const struct data_limits *limits, struct data_decoder **out,
+			struct err *err);
+void data_decoder_free(struct data_decoder *decoder);
+
+struct data_config {
+	struct data_decoder *decoder;
+	uint64_t memory;	 /* bytes of rows kept in memory */
+	const char *spill_dir;	 /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
+	uint64_t spill_max;	 /* bytes; 0: 20 % of the free space */
+	struct backend_shape shape; /* 0,0,0: the most frequent shape of the rows */
+	uint64_t max_bad_rows;	 /* past it: ERR_DATA */
+	bool need_labels;	 /* train, evaluate: a NULL label is a bad row */
+	bool regression;	 /* labels are float targets (loss mse, mae; or bce with arrays) */
+	double validation_fraction; /* of the training rows, by hash; 0: none */
+	uint64_t seed;
+};
+
+int data_create(const struct data_config *config, struct data_set **out, struct err *err);
+void data_free(struct data_set *data);
+
+/* ---- feeding: one feeder per ring, each on its own thread ---- */
+
+struct data_feeder;
+
+struct data_feed {
+	enum row_set set;
+	enum row_type x_type, y_type;
+	bool x_array, y_array, has_y, has_weight, has_id;
+	int32_t segindex;
+	uint32_t feeder;
+};
+
+int data_feeder_open(struct data_set *data, const struct data_feed *feed, struct data_feeder **out,
+		     struct err *err);
+/* A row value of `bytes` comes: where to put it (valid until row_end). Large values are bounded by
+ * the caller. */
+int data_feeder_row(struct data_feeder *feeder, uint64_t bytes, void **place, struct err *err);
+/* The value is whole. Fails on a malformed value (-EPROTO), past max_bad_rows, out of memory. */
+int data_feeder_row_end(struct data_feeder *feeder, struct err *err);
+struct data_counts {
+	uint64_t rows, held, bad, bytes;
+};
+/* Waits for images still being decoded; counts of this feeder. */
+int data_feeder_close(struct data_feeder *feeder, struct data_counts *counts, struct err *err);
+/* After an error: drops the feeder. */
+void data_feeder_abort(struct data_feeder *feeder);
+
+/* ---- agreement ---- */
+
+/* After all feeders are closed: canonical order, shape (rows of another shape become bad), label
+ * counts, channel sums. Fills the data fields of a part (policy fields are the caller's);
+ * agree_free it. */
+int data_collect(struct data_set *data, struct agree_block *part, struct err *err);
+/* Maps labels to class indices. outputs: of the network. ERR_DATA naming row id and value for a
+ * label outside the class map, more classes than outputs, a target vector of another length, NaN. */
+int data_apply(struct data_set *data, const struct agree_block *agreed, uint32_t outputs,
+	       struct err *err);
+
+/* ---- after apply ---- */
+
+uint64_t data_rows(const struct data_set *data, enum row_set set);
+uint64_t data_bad_rows(const struct data_set *data, enum row_set set);
+struct backend_shape data_shape(const struct data_set *data);
+enum backend_dtype data_dtype(const struct data_set *data);
+uint64_t data_memory(const struct data_set *data); /* bytes in memory now */
+uint64_t data_spilled(const struct data_set *data);
+int data_bad_row(const struct data_set *data, uint64_t i, enum row_set *set, const char **id,
+		 const char **reason); /* -ENOENT past the end */
+
+/* One reader per (set, user): its own epoch order and staging buffers, max_batch rows at a time. */
+struct data_reader;
+/* shuffle false: canonical order (evaluation). feeding order for ROW_PREDICT. */
+int data_reader_open(struct data_set *data, enum row_set set, uint32_t max_batch, bool shuffle,
+		     struct data_reader **out, struct err *err);
+void data_reader_close(struct data_reader *reader);
+/* Order of an epoch: sort by philox(seed, epoch, hash). */
+int data_reader_epoch(struct data_reader *reader, uint64_t seed, uint32_t epoch);
+/* Rows [first, first + n) of the order: fills x, hash, label, target, weight (sample weight times
+ * class weight) of batch; pointers valid until the next call. Spilled rows are read ahead. */
+int data_reader_batch(struct data_reader *reader, uint64_t first, uint32_t n,
+		      struct backend_batch *batch, struct err *err);
+/* Id of the row at a place of the order ("" when none). */
+const char *data_reader_id(const struct data_reader *reader, uint64_t place, uint32_t *bytes);
+
+/* One row value (row.h) to a stored row outside of any set: the scalar predict. */
+int data_convert_one(struct data_decoder *decoder, const struct data_feed *feed, const void *value,
+		     uint64_t bytes, struct backend_shape shape, enum backend_dtype dtype,
+		     void *out_row, struct err *err);
+
+#endif

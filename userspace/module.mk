@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT
+# userspace/: one static library per folder, and the programs cnnd and cnnctl.
+USERSPACE_LIBS := base ring ctl model data train
+$(foreach l,$(USERSPACE_LIBS),$(eval $(BUILD)/lib$(l).a: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard userspace/$(l)/*.c))))
+all: $(USERSPACE_LIBS:%=$(BUILD)/lib%.a)
+
+# What each library needs, itself first, in link order; and the system's libraries.
+B := $(BUILD)
+LIBS_base := $B/libbase.a
+LIBS_ring := $B/libring.a
+LIBS_ctl := $B/libctl.a $B/libbase.a
+LIBS_model := $B/libmodel.a $(LIBS_kernels) $B/libbase.a
+LIBS_data := $B/libdata.a $B/libctl.a $(LIBS_kernels) $B/libbase.a
+LIBS_train := $B/libtrain.a $B/libmodel.a $B/libdata.a $B/libctl.a $(LIBS_kernels) $B/libbase.a
+SYS_model := -ljansson $(SYS_kernels)
+SYS_data := -ljpeg -lpng -lxxhash $(SYS_kernels)
+SYS_train := -ljansson -ljpeg -lpng -lxxhash $(SYS_kernels)
+
+CNND_SRC := $(wildcard userspace/cnnd/*.c)
+CNNCTL_SRC := $(wildcard userspace/cnnctl/*.c)
+PQ_CFLAGS := -I$(shell $(PG_CONFIG) --includedir 2>/dev/null)
+CFLAGS_userspace_cnnctl := $(PQ_CFLAGS)
+
+$(BUILD)/bin/cnnd: $(CNND_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_train) $(LIBS_ring)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_train)
+
+$(BUILD)/bin/cnnctl: $(CNNCTL_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_ctl)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lpq -lm
+
+all: $(if $(CNND_SRC),$(BUILD)/bin/cnnd) $(if $(CNNCTL_SRC),$(BUILD)/bin/cnnctl)

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * train.h: a training: the configuration (the SQL arguments as JSON), the step loop over a data set
+ * and a compiled net, learning rate plan, metrics, early stopping advice, evaluation, prediction,
+ * and the parts that move weights and optimizer state in and out. Knows model, data and backend;
+ * nothing of sockets or SQL.
+ */
+#ifndef TRAIN_H
+#define TRAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../kernels/backend.h"
+#include "../base/err.h"
+#include "../ctl/agree.h"
+#include "../ctl/ctl.h"
+#include "../data/data.h"
+#include "../model/model.h"
+
+enum train_metric {
+	TRAIN_ACCURACY = 0,
+	TRAIN_TOP_K,
+	TRAIN_BINARY_ACCURACY,
+	TRAIN_AUC,
+	TRAIN_PRECISION,
+	TRAIN_RECALL,
+	TRAIN_RMSE,
+	TRAIN_METRIC_COUNT
+};
+
+enum train_schedule {
+	TRAIN_CONSTANT = 0,
+	TRAIN_STEP,	   /* lr * gamma^floor(epoch / every) */
+	TRAIN_EXPONENTIAL, /* lr * gamma^epoch, continuous in steps */
+	TRAIN_COSINE,	   /* min_lr + (lr - min_lr) * (1 + cos(pi * t / T)) / 2 */
+	TRAIN_PLATEAU
+};
+
+/*
+ * The spec: one JSON object; keys are the SQL arguments' names, values their JSON form, null or
+ * missing = default. An unknown key, a wrong type or a value out of range is ERR_PARAM that names key,
+ * value and the legal range.
+ *   epochs 10 [1..100000]; batch_size null [1..65536]; optimizer 'sgd' | adam | adamw | rmsprop |
+ *   adagrad | adadelta; learning_rate .02 (adam, adamw, rmsprop, adagrad, adadelta: .001 when not
+ *   given) (0..1e6]; momentum .9 [0..1) (sgd; rmsprop only when given); nesterov false; beta_1 .9; beta_2
+ *   .999; rho; epsilon 1e-7; amsgrad; centered; initial_accumulator .1; weight_decay 0 (adamw .004);
+ *   clipnorm, clipvalue, global_clipnorm (at most one);
+ *   lr_schedule: 'constant' | 'step' | 'exponential' | 'cosine' | 'plateau', or with options
+ *   'step(every=10, gamma=0.1, warmup=1)', 'exponential(gamma=.95)', 'cosine(min_lr=0)',
+ *   'plateau(factor=.1, patience=3, min_delta=1e-4, cooldown=0, min_lr=0)'; warmup in epochs, for all;
+ *   lr_scaling none | linear | sqrt (with the effective batch against 128);
+ *   loss: 'auto' | categorical_crossentropy | sparse_categorical_crossentropy | binary_crossentropy |
+ *   mse | mae; label_smoothing 0; from_logits 'auto';
+ *   metrics: 'accuracy,top_k(k=5)', ...; default accuracy for classes, rmse for regression;
+ *   evaluate_every 1; validation_fraction 0 [0..1);
+ *   class_weight: null | 'balanced' | '{"cat": 2, ...}'; accumulate 1;
+ *   early_stop: null or 'monitor=val_loss, patience=5, min_delta=0, restore_best=true';
+ *   augment: null or 'flip, pad_crop=4, cutout=8';
+ *   normalize 'auto' | none | scale | standardize; normalizing_const null;
+ *   merge, merge_every, merge_momentum, reshuffle, min_hosts: accepted, of no effect on one host;
+ *   devices, replicas 1, precision 'f32', seed 0, deterministic true, max_bad_rows, cache true,
+ *   rejected where this build cannot do what is asked;
+ *   architecture (text), backend 'cpu' | 'ref' (tests), kind.
+ */
+struct train_config {
+	uint32_t epochs, batch_size, evaluate_every, accumulate, replicas;
+	struct backend_optimizer_config optimizer;
+	struct backend_loss_config loss;
+	bool loss_auto, logits_auto;
+	double learning_rate;
+	enum train_schedule schedule;
+	double gamma, schedule_every, min_lr, warmup; /* warmup: epochs */
+	double plateau_factor, plateau_min_delta;
+	uint32_t plateau_patience, plateau_cooldown;
+	uint32_t lr_scaling; /* 0 none, 1 linear, 2 sqrt */
+	uint32_t n_metrics;
+	struct {
+		enum train_metric kind;
+		uint32_t k;
+	} metric[CTL_METRICS];
+	double validation_fraction;
+	bool early_stop, early_restore, early_max; /* early_max: a larger figure is better */
+	uint32_t early_patience;
+	double early_min_delta;
+	char early_monitor[40]; /* "val_loss", "loss", "val_accuracy" ... */
+	bool augment_flip;
+	uint32_t augment_pad, augment_cutout;
+	uint32_t normalize; /* enum agree_normalize */
+	double normalizing_const;
+	bool balanced;
+	char *class_weight; /* JSON object or NULL */
+	uint64_t seed, max_bad_rows;
+	bool deterministic, cache;
+	char *architecture, *devices, *backend, *model_name, *merge, *merge_every;
+};
+
+int train_config_parse(const char *json, size_t length, struct train_config *out, struct err *err);
+void train_config_free(struct train_config *config);
+/* Fills a part's policy fields from the spec; explicit class weights are matched to its labels. */
+int train_config_policy(const struct train_config *config, struct agree_block *part,
+			struct err *err);
+
+struct train;
+
+struct train_setup {
+	const struct train_config *config; /* must outlive the training */
+	const struct model *model;	   /* shape known */
+	struct backend *backend;
+	struct data_set *data;		   /* applied */
+	const struct agree_block *agreed;
+	bool inference;			   /* predict or evaluate only */
+};
+
+/* Memory that train_create will take. */
+int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err);
+/* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings) or NULL. */
+int train_create(const struct train_setup *setup, struct train **out, char **notice,
+		 struct err *err);
+void train_free(struct train *train);
+void train_apply_ok(const struct train *train, struct ctl_apply_ok *out);
+
+/* Epochs [first, first + count). Blocks; other threads may call stop, cancel and progress. The row's
+ * note is valid until the next call. -ECANCELED after cancel. */
+int train_run(struct train *train, const struct ctl_run *run, struct ctl_run_row *row,
+	      struct err *err);
+void train_stop(struct train *train);	/* finish this step, evaluate, return the row */
+void train_cancel(struct train *train); /* return at once */
+struct train_progress {
+	uint32_t epoch, epochs;
+	uint64_t step, steps, rows;
+	double loss;
+};
+void train_progress(struct train *train, struct train_progress *out);
+
+/* Parts of CTL_WEIGHTS, CTL_BEST, CTL_OPTIMIZER, CTL_CONFUSION; *data is valid until the next
+ * call. -ENOENT: no such kind (no snapshot, no evaluation yet). */
+int train_get(struct train *train, uint32_t kind, uint32_t part, struct ctl_part *out,
+	      struct err *err);
+/* In order, part 0 first. Applied when the last one is there. */
+int train_put(struct train *train, const struct ctl_part *part, struct err *err);
+
+/* Loss, metrics and confusion matrix over a set, into the row's validation fields. */
+int train_evaluate(struct train *train, enum row_set set, struct ctl_run_row *row, struct err *err);
+
+/* Predictions of ROW_PREDICT in feeding order, batch by batch. The sink returns 0 to go on. */
+typedef int (*train_sink_fn)(void *context, const char *id, uint32_t id_bytes, const float *value,
+			     uint32_t outputs);
+int train_predict(struct train *train, train_sink_fn sink, void *context, struct err *err);
+/* One stored row. */
+int train_predict_one(struct train *train, const void *row, float *value, struct err *err);
+
+#endif
