@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/: unit tests are C programs in TAP, tests/unit/LIBRARY/NAME.c, linked with that library and what
-# it needs (tests/ring likewise); prove runs them.
+# it needs; tests/harness runs them. `make check` is tests/run: installs what is missing, builds, and
+# runs every stage.
 UNIT_LIBS := ring ctl model data train kernels
 UNIT_SRC := $(foreach l,$(UNIT_LIBS),$(wildcard tests/unit/$(l)/*.c))
 UNIT_BIN := $(UNIT_SRC:%.c=$(BUILD)/%)
@@ -9,14 +10,31 @@ define unit_rule
 $(BUILD)/tests/unit/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $$(LIBS_$(1))
 	@mkdir -p $$(@D)
 	$$(CC) $$(CNN_LDFLAGS) -o $$@ $$^ -Wl,--as-needed $$(SYS_$(1)) -lm
+check-unit-$(1): $$(filter $(BUILD)/tests/unit/$(1)/%,$$(UNIT_BIN)) $$(MORE_TESTS_$(1))
+	tests/harness $$^
 endef
 $(foreach l,$(UNIT_LIBS),$(eval $(call unit_rule,$(l))))
 
-.PHONY: check-unit $(UNIT_LIBS:%=check-unit-%)
-check-unit: $(UNIT_BIN) ## unit tests of every library
-	prove --timer -e '' $(UNIT_BIN)
-define unit_one
-check-unit-$(1): $$(filter $(BUILD)/tests/unit/$(1)/%,$$(UNIT_BIN))
-	prove --timer -e '' $$^
-endef
-$(foreach l,$(UNIT_LIBS),$(eval $(call unit_one,$(l))))
+-include tests/ring/module.mk
+-include tests/cnnd/module.mk
+-include tests/cnnctl/module.mk
+-include tests/demo/module.mk
+-include tests/fuzz/module.mk
+-include $(wildcard tests/bench/*/module.mk)
+
+.PHONY: check setup check-unit check-san $(UNIT_LIBS:%=check-unit-%)
+setup: ## install the packages that are missing
+	tests/setup/packages.sh build demo
+	tests/setup/probe.sh
+
+check: ## install what is missing, build, run every test that needs no GPU
+	BUILD=$(BUILD) tests/run $(STAGES)
+
+check-unit: $(UNIT_BIN) $(foreach l,$(UNIT_LIBS),$(MORE_TESTS_$(l))) ## unit tests of every library
+	tests/harness $^
+
+# The same tests under the sanitizers: everything under ASan and UBSan, what has threads under TSan.
+SAN_THREAD := ring data train
+check-san: ## unit tests under ASan+UBSan and TSan
+	$(MAKE) BUILD=$(BUILD)/san-address SAN=address OPT=-O1 check-unit
+	$(MAKE) BUILD=$(BUILD)/san-thread SAN=thread OPT=-O1 $(SAN_THREAD:%=check-unit-%)
