@@ -63,7 +63,12 @@ struct agree_block {
 	uint8_t agreed;	   /* 1: an agreed block */
 };
 
-/* Blob <-> block. decode allocates; agree_free releases. Everything is range-checked. */
+/*
+ * Blob <-> block. encode: bytes at *out (free it), -EINVAL a block that decode would refuse, -E2BIG
+ * past AGREE_MAX_BLOB, -ENOMEM. decode allocates; agree_free releases label, sum, sum2, mul and add
+ * with free(), not label[i].value: values live in label's own allocation, behind the array, or are
+ * somebody else's. Everything is range-checked.
+ */
 long agree_encode(const struct agree_block *block, uint8_t **out);
 int agree_decode(const void *blob, size_t bytes, struct agree_block *out, struct err *err);
 void agree_free(struct agree_block *block);
@@ -76,6 +81,8 @@ void agree_free(struct agree_block *block);
 int agree_merge(const struct agree_block *part, size_t n, struct agree_block *out,
 		struct err *err);
 
+/* Order of two labels of a kind, as memcmp: integers by value, else bytewise. */
+int agree_order(uint32_t kind, const struct agree_label *a, const struct agree_label *b);
 /* Index of a label value in an agreed block (binary search); -1: not there. */
 int32_t agree_find(const struct agree_block *block, const uint8_t *value, uint32_t bytes);
 
