@@ -27,6 +27,6 @@ $(BUILD)/bin/cnnd: $(CNND_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_train) $(LIBS_ring)
 
 $(BUILD)/bin/cnnctl: $(CNNCTL_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_ctl)
 	@mkdir -p $(@D)
-	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lpq -lm
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lpq -larchive -ljansson -lm
 
 all: $(if $(CNND_SRC),$(BUILD)/bin/cnnd) $(if $(CNNCTL_SRC),$(BUILD)/bin/cnnctl)

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 build="gcc make binutils perl procps util-linux zstd xz-utils libc6-dev
-  libjansson-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libpq-dev"
+  libjansson-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libpq-dev libarchive-dev"
 demo="gnuplot-nox dataset-fashion-mnist"
 bench="python3 python3-venv"
 
