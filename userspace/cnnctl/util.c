@@ -34,10 +34,17 @@ bool interrupted(void)
 
 static void say(const char *kind, const char *fmt, va_list ap)
 {
-	fprintf(stderr, "cnnctl: %s", kind);
-	vfprintf(stderr, fmt, ap);
-	if (!*fmt || fmt[strlen(fmt) - 1] != '\n')
-		fputc('\n', stderr);
+	char line[8192];
+	int n = vsnprintf(line, sizeof(line), fmt, ap);
+
+	if (n < 0)
+		return;
+	if ((size_t)n >= sizeof(line))
+		n = (int)sizeof(line) - 1;
+	/* libpq's messages end with a newline, ours do not */
+	while (n > 0 && line[n - 1] == '\n')
+		line[--n] = '\0';
+	fprintf(stderr, "cnnctl: %s%s\n", kind, line);
 }
 
 void warn_user(const char *fmt, ...)
@@ -141,7 +148,9 @@ PGresult *db_query(PGconn *db, const char *sql, int n, const char *const *value)
 
 void bar_begin(struct bar *b, const char *title, const char *unit, double total)
 {
-	*b = (struct bar){title, unit, total, now_seconds(), 0, isatty(STDERR_FILENO) != 0};
+	double now = now_seconds();
+
+	*b = (struct bar){title, unit, total, now, now, isatty(STDERR_FILENO) != 0};
 }
 
 static int columns(void)
