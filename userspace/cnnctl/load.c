@@ -299,6 +299,7 @@ static int load_batch(struct load *l, struct bar *bar, uint64_t *seen)
 	struct source_bad bad;
 	char error[5120];
 	uint64_t rows = 0;
+	bool stopped;
 	int rc = 1;
 
 	if (copy_begin(l))
@@ -325,8 +326,9 @@ static int load_batch(struct load *l, struct bar *bar, uint64_t *seen)
 	}
 	if (rc < 0)
 		fail("%s", error);
-	/* what came before a broken place is kept */
-	if (copy_end(l, interrupted() ? "interrupted" : NULL) || interrupted())
+	/* what came before a broken place is kept; one look, so that the count is what was committed */
+	stopped = interrupted();
+	if (copy_end(l, stopped ? "interrupted" : NULL) || stopped)
 		return -1;
 	l->rows += rows;
 	return rc < 0 ? -1 : rc != 0;
