@@ -40,29 +40,38 @@ enum train_schedule {
 
 /*
  * The spec: one JSON object; keys are the SQL arguments' names, values their JSON form, null or
- * missing = default. An unknown key, a wrong type or a value out of range is ERR_PARAM that names key,
- * value and the legal range.
- *   epochs 10 [1..100000]; batch_size null [1..65536]; optimizer 'sgd' | adam | adamw | rmsprop |
- *   adagrad | adadelta; learning_rate .02 (adam, adamw, rmsprop, adagrad, adadelta: .001 when not
- *   given) (0..1e6]; momentum .9 [0..1) (sgd; rmsprop only when given); nesterov false; beta_1 .9; beta_2
- *   .999; rho; epsilon 1e-7; amsgrad; centered; initial_accumulator .1; weight_decay 0 (adamw .004);
- *   clipnorm, clipvalue, global_clipnorm (at most one);
- *   lr_schedule: 'constant' | 'step' | 'exponential' | 'cosine' | 'plateau', or with options
- *   'step(every=10, gamma=0.1, warmup=1)', 'exponential(gamma=.95)', 'cosine(min_lr=0)',
- *   'plateau(factor=.1, patience=3, min_delta=1e-4, cooldown=0, min_lr=0)'; warmup in epochs, for all;
- *   lr_scaling none | linear | sqrt (with the effective batch against 128);
- *   loss: 'auto' | categorical_crossentropy | sparse_categorical_crossentropy | binary_crossentropy |
- *   mse | mae; label_smoothing 0; from_logits 'auto';
- *   metrics: 'accuracy,top_k(k=5)', ...; default accuracy for classes, rmse for regression;
- *   evaluate_every 1; validation_fraction 0 [0..1);
- *   class_weight: null | 'balanced' | '{"cat": 2, ...}'; accumulate 1;
- *   early_stop: null or 'monitor=val_loss, patience=5, min_delta=0, restore_best=true';
- *   augment: null or 'flip, pad_crop=4, cutout=8';
- *   normalize 'auto' | none | scale | standardize; normalizing_const null;
- *   merge, merge_every, merge_momentum, reshuffle, min_hosts: accepted, of no effect on one host;
- *   devices, replicas 1, precision 'f32', seed 0, deterministic true, max_bad_rows, cache true,
- *   rejected where this build cannot do what is asked;
- *   architecture (text), backend 'cpu' | 'ref' (tests), kind.
+ * missing = default. An unknown key, a wrong type or a value out of range is ERR_PARAM that names
+ * key, value and the legal range. Names are compared without regard to case.
+ *
+ * - epochs 10 [1..100000]; batch_size null [1..65536]; accumulate 1 [1..65536]; seed 0
+ * - optimizer 'sgd' | adam | adamw | rmsprop | adagrad | adadelta
+ * - learning_rate (0..1e6], default .02, and .001 for every optimizer but sgd
+ * - momentum .9 [0..1) (sgd; rmsprop only when given); nesterov false; beta_1 .9; beta_2 .999; rho
+ * .9 (adadelta .95); epsilon 1e-7; amsgrad; centered; initial_accumulator .1; weight_decay 0 (adamw
+ *   .004); clipnorm, clipvalue, global_clipnorm (at most one). An argument that the optimizer does
+ *   not have is refused.
+ * - lr_schedule: 'constant' | 'step' | 'exponential' | 'cosine' | 'plateau', or with options
+ *   'step(every=10, gamma=.1, warmup=1)', 'exponential(gamma=.95)', 'cosine(min_lr=0)',
+ *   'plateau(monitor=val_loss, factor=.1, patience=3, min_delta=1e-4, cooldown=0, min_lr=0)';
+ * warmup in epochs, for all; patience and cooldown count iterations (evaluate_every epochs)
+ * - lr_scaling none | linear | sqrt: with the rows behind one update against 128
+ * - loss: 'auto' | categorical_crossentropy | sparse_categorical_crossentropy |
+ *   binary_crossentropy | mse | mae; label_smoothing 0; from_logits 'auto' | true | false
+ * - metrics: 'accuracy, top_k(k=5)', binary_accuracy, auc, precision, recall, rmse, or 'none';
+ *   default accuracy for classes, rmse for regression
+ * - evaluate_every 1; validation_fraction 0 [0..1)
+ * - class_weight: null | 'balanced' | '{"cat": 2, ...}'
+ * - early_stop: null or 'monitor=val_loss, patience=5, min_delta=0, restore_best=true'; without a
+ *   monitor: val_loss where there are validation rows, else loss
+ * - augment: null or 'flip, pad_crop=4, cutout=8'
+ * - normalize 'auto' | none | scale | standardize; normalizing_const null
+ * - merge, merge_every, merge_momentum, reshuffle, min_hosts: checked, of no effect on one host
+ * - devices 'auto' | 'cpu' | 'cpu:N', replicas 1, precision 'f32', deterministic true, cache true:
+ *   refused where this build cannot do what is asked; max_bad_rows null = no limit
+ * - architecture (text), backend 'cpu' | 'ref' (tests), kind 'train' | 'predict' | 'evaluate' (or
+ *   enum ctl_job_kind), model_table
+ * - source, dependent, independent, validation_source, id_column, on_exists, warm_start: texts for
+ *   the coordinator, checked for their type only
  */
 struct train_config {
 	uint32_t epochs, batch_size, evaluate_every, accumulate, replicas;
@@ -74,25 +83,29 @@ struct train_config {
 	double gamma, schedule_every, min_lr, warmup; /* warmup: epochs */
 	double plateau_factor, plateau_min_delta;
 	uint32_t plateau_patience, plateau_cooldown;
-	uint32_t lr_scaling; /* 0 none, 1 linear, 2 sqrt */
+	char plateau_monitor[40]; /* "": val_loss where there are validation rows, else loss */
+	uint32_t lr_scaling;	  /* 0 none, 1 linear, 2 sqrt */
+	bool metrics_default;	  /* not given: by the kind of labels */
 	uint32_t n_metrics;
 	struct {
 		enum train_metric kind;
 		uint32_t k;
 	} metric[CTL_METRICS];
 	double validation_fraction;
-	bool early_stop, early_restore, early_max; /* early_max: a larger figure is better */
+	bool early_stop, early_restore;
 	uint32_t early_patience;
 	double early_min_delta;
-	char early_monitor[40]; /* "val_loss", "loss", "val_accuracy" ... */
+	char early_monitor[40]; /* "val_loss", "loss", "val_accuracy" ...; "": as plateau_monitor */
 	bool augment_flip;
 	uint32_t augment_pad, augment_cutout;
 	uint32_t normalize; /* enum agree_normalize */
 	double normalizing_const;
 	bool balanced;
-	char *class_weight; /* JSON object or NULL */
-	uint64_t seed, max_bad_rows;
+	char *class_weight;	     /* JSON object or NULL */
+	uint64_t seed, max_bad_rows; /* max_bad_rows: UINT64_MAX = no limit, the default */
 	bool deterministic, cache;
+	uint32_t kind;	  /* enum ctl_job_kind */
+	uint32_t threads; /* of devices 'cpu:N'; 0: not given */
 	char *architecture, *devices, *backend, *model_name, *merge, *merge_every;
 };
 
@@ -108,21 +121,22 @@ struct train_setup {
 	const struct train_config *config; /* must outlive the training */
 	const struct model *model;	   /* shape known */
 	struct backend *backend;
-	struct data_set *data;		   /* applied */
+	struct data_set *data; /* applied */
 	const struct agree_block *agreed;
-	bool inference;			   /* predict or evaluate only */
+	bool inference; /* predict or evaluate only */
 };
 
 /* Memory that train_create will take. */
 int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err);
-/* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings) or NULL. */
+/* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings), NULL if
+ * there are none. */
 int train_create(const struct train_setup *setup, struct train **out, char **notice,
 		 struct err *err);
 void train_free(struct train *train);
 void train_apply_ok(const struct train *train, struct ctl_apply_ok *out);
 
-/* Epochs [first, first + count). Blocks; other threads may call stop, cancel and progress. The row's
- * note is valid until the next call. -ECANCELED after cancel. */
+/* Epochs [first, first + count). Blocks; other threads may call stop, cancel and progress. The
+ * row's note is valid until the next call. -ECANCELED after cancel. */
 int train_run(struct train *train, const struct ctl_run *run, struct ctl_run_row *row,
 	      struct err *err);
 void train_stop(struct train *train);	/* finish this step, evaluate, return the row */

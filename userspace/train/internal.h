@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * internal.h: what the files of userspace/train share with one another and with their unit tests:
+ * step division, learning rate plan, metrics, advice, choice of the loss, memory, and the struct
+ * train itself. Not for other folders: they include train.h.
+ */
+#ifndef TRAIN_INTERNAL_H
+#define TRAIN_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "train.h"
+
+/* ---- steps.c: training.md §1, which rows belong to which step and replica ---- */
+
+struct steps_range {
+	uint64_t first, n;
+};
+/* max(1, max_i ceil(rows_i / (replicas_i * batch))) */
+uint64_t train_steps_per_epoch(const uint64_t *rows, const uint32_t *replicas, size_t hosts,
+			       uint32_t batch);
+struct steps_range train_steps_of_host(uint64_t rows, uint64_t steps, uint64_t s);
+struct steps_range train_steps_of_replica(struct steps_range host, uint32_t replicas, uint32_t k);
+
+/* ---- options.c: the small grammars inside text values: "name(key=value, ...)", "key=value, flag"
+ */
+
+#define OPTIONS_MAX 16
+struct options {
+	const char *key; /* the spec's key, for messages */
+	char *copy;
+	const char *name; /* "" where the text has none */
+	uint32_t n;
+	struct {
+		const char *key, *value; /* value NULL: a bare word */
+		bool used;
+	} option[OPTIONS_MAX];
+};
+/* named: the text begins with a name, options in parentheses follow; else a bare list. */
+int train_options_parse(const char *key, const char *text, bool named, struct options *out,
+			struct err *err);
+void train_options_free(struct options *options);
+/* Each leaves *out alone where the option is not there. */
+struct options_bound {
+	double low, high;
+	bool low_open, high_open;
+};
+int train_options_number(struct options *o, const char *name, struct options_bound bound,
+			 double *out, struct err *err);
+int train_options_integer(struct options *o, const char *name, uint32_t low, uint32_t high,
+			  uint32_t *out, struct err *err);
+int train_options_flag(struct options *o, const char *name, bool *out, struct err *err);
+int train_options_text(struct options *o, const char *name, char *out, size_t size,
+		       struct err *err);
+/* ERR_PARAM with a did-you-mean for the first option that nobody asked for. names: the legal ones,
+ * NULL at the end. */
+int train_options_rest(struct options *o, const char *const *names, struct err *err);
+/* Next item of a list, split at commas outside parentheses, trimmed; false at the end. */
+bool train_options_item(const char **text, char *item, size_t size, bool *fits);
+/* "[1, 100]" */
+void train_options_range(struct options_bound bound, char *text, size_t size);
+/* The nearest of the names, or NULL where none is near. */
+const char *train_options_nearest(const char *word, const char *const *names);
+
+/* ---- config_text.c: the keys whose value has a grammar of its own ---- */
+
+int train_config_schedule(struct train_config *c, const char *text, struct err *err);
+int train_config_metrics(struct train_config *c, const char *text, struct err *err);
+int train_config_early_stop(struct train_config *c, const char *text, struct err *err);
+int train_config_augment(struct train_config *c, const char *text, struct err *err);
+int train_config_class_weight(struct train_config *c, const char *text, struct err *err);
+int train_config_devices(struct train_config *c, const char *text, struct err *err);
+int train_config_merge_every(struct train_config *c, const char *text, struct err *err);
+
+/* ---- policy.c ---- */
+
+/* ERR_PARAM for a key of class_weight that is no label of the agreed block. */
+int train_policy_check(const struct train_config *config, const struct agree_block *agreed,
+		       struct err *err);
+
+/* ---- schedule.c ---- */
+
+struct schedule {
+	enum train_schedule kind;
+	double lr, gamma, every, min_lr;   /* lr: after lr_scaling; every in updates */
+	uint64_t per_epoch, warmup, total; /* updates */
+};
+/* update_batch: rows behind one update, for lr_scaling. */
+void train_schedule_init(struct schedule *schedule, const struct train_config *config,
+			 double update_batch, uint64_t updates_per_epoch);
+/* update counts from 0 over the whole training; factor: the plateau rule's product. */
+double train_schedule_lr(const struct schedule *schedule, uint64_t update, double factor);
+
+/* ---- metrics.c ---- */
+
+#define METRIC_BUCKETS 200
+
+/* Sums that add over batches, replicas and hosts. Which are used depends on the metric. */
+struct metric_sums {
+	uint64_t hits, total; /* accuracy, top_k: of rows; binary_accuracy: of elements */
+	uint64_t tp, fp, fn;  /* precision, recall */
+	double squares;	      /* rmse, over `total` elements */
+	uint64_t positive[METRIC_BUCKETS], negative[METRIC_BUCKETS]; /* auc */
+};
+struct metric {
+	enum train_metric kind;
+	uint32_t k;
+	char name[32];
+	struct metric_sums train, validation;
+};
+/* One batch: value n * outputs activated; either label (class index) or target (n * outputs). */
+struct metric_batch {
+	uint32_t n, outputs;
+	const float *value;
+	const int32_t *label;
+	const float *target;
+};
+void train_metric_name(enum train_metric kind, uint32_t k, char *name, size_t size);
+bool train_metric_more_is_better(const char *name);
+void train_metric_update(const struct metric *metric, struct metric_sums *sums,
+			 const struct metric_batch *batch);
+void train_metric_merge(struct metric_sums *into, const struct metric_sums *from);
+double train_metric_value(const struct metric *metric, const struct metric_sums *sums);
+/* matrix: classes * classes, row = truth; classes = max(2, outputs). */
+void train_metric_confusion(uint64_t *matrix, const struct metric_batch *batch);
+
+/* ---- plan.c: early stopping and reduce-on-plateau, as Keras' callbacks ---- */
+
+struct plan_rule {
+	bool on, max;
+	char monitor[40];
+	double min_delta, best;
+	uint32_t patience, wait, cooldown, cooling;
+	bool seen;
+};
+struct plan {
+	struct plan_rule early, plateau;
+	bool restore, best_is_last;
+	double factor, min_factor; /* plateau: each reduction, the floor */
+};
+/* validation: there are validation rows. Resolves what the rules monitor. */
+int train_plan_init(struct plan *plan, const struct train_config *config,
+		    const struct metric *metric, uint32_t n_metrics, bool validation, double lr,
+		    struct err *err);
+/* Figures of a finished iteration: sets the row's flags and lr_factor. */
+void train_plan_advise(struct plan *plan, struct ctl_run_row *row);
+
+/* ---- notice.c: lines for the user ---- */
+
+struct notice {
+	char *text;
+	bool failed;
+};
+void train_notice_add(struct notice *notice, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* ---- loss.c ---- */
+
+/* Where the loss takes its targets from. */
+enum loss_source {
+	LOSS_LABEL,  /* class indices as they are */
+	LOSS_TARGET, /* the data's target vectors */
+	LOSS_INDEX,  /* one output: 0 or 1 from the class index */
+	LOSS_ONEHOT  /* vectors made from class indices */
+};
+struct loss_choice {
+	struct backend_loss_config loss;
+	enum loss_source source;
+	bool classes; /* outputs stand for classes: a confusion matrix makes sense */
+};
+int train_loss_choose(const struct train_config *config, const struct model_info *info,
+		      const struct agree_block *agreed, bool inference, struct loss_choice *out,
+		      struct notice *notice, struct err *err);
+const char *train_loss_name(enum backend_loss loss);
+
+/* ---- arena.c ---- */
+
+/* base NULL: arena_take only counts. */
+struct arena {
+	uint8_t *base;
+	uint64_t size, used;
+	bool overflow;
+};
+void *train_arena_take(struct arena *arena, uint64_t count, uint64_t each);
+int train_arena_allocate(struct arena *arena, uint64_t bytes, struct err *err);
+void train_arena_free(struct arena *arena);
+
+/* ---- train.c, run.c, evaluate.c, parts.c ---- */
+
+#define TRAIN_CONFUSION_MAX 1024u /* classes; past it no confusion matrix is kept */
+
+#define TRAIN_SLOTS_MAX 8u
+#define TRAIN_HEAD_MAX 128u
+
+struct train_put_state {
+	uint32_t kind, next, parts;
+	uint64_t total, got;
+	bool active;
+};
+
+struct train {
+	struct train_setup setup;
+	const struct backend_graph *graph;
+	const struct model_info *info;
+	struct backend_net *net;
+	struct data_reader *shuffled;	      /* of the training rows, epoch by epoch */
+	struct data_reader *reader[ROW_SETS]; /* in canonical (predictions: feeding) order */
+	float *mul, *add;
+	struct loss_choice loss;
+	struct metric metric[CTL_METRICS];
+	uint32_t n_metrics;
+	struct schedule schedule;
+	struct plan plan;
+	uint32_t batch, max_batch, slots;
+	uint64_t rows, steps, updates; /* training rows, steps and updates of an epoch */
+	bool penalty;		       /* some tensor has a regulariser */
+	uint64_t t;		       /* applied updates */
+
+	struct arena arena;
+	/* Copies in arena layout. During a run: the state at the epoch's start. Between runs:
+	 * scratch for parts; held says what they mirror. */
+	float *param, *stat, *slot;
+	uint64_t good_t;
+	bool held_weights, held_optimizer;
+	float *best_param, *best_stat;
+	float *extra_best; /* malloc'd, where a snapshot was not foreseen */
+	bool has_best;
+	float *outputs, *target;
+	uint64_t *confusion;
+	uint32_t classes;
+	bool has_confusion;
+	uint8_t *io;
+	uint64_t io_bytes;
+	struct train_put_state put;
+	uint8_t head[TRAIN_SLOTS_MAX][TRAIN_HEAD_MAX]; /* parts.c: what stands before a slot */
+	char note[512];
+
+	atomic_bool stop, cancel;
+	_Atomic uint32_t at_epoch;
+	_Atomic uint64_t at_step, at_rows, at_loss; /* at_loss: bits of a double */
+};
+
+int train_backend_err(struct err *err, int rc, const struct backend_error *error, const char *what);
+int train_canceled(struct train *train, struct err *err);
+double train_now(void);
+/* The reader of a set in its fixed order, opened on first use. */
+int train_reader(struct train *train, enum row_set set, struct data_reader **out, struct err *err);
+/* Fills a batch's rows and what the loss needs; metric_batch may be NULL. */
+int train_batch(struct train *train, struct data_reader *reader, uint64_t first, uint32_t n,
+		struct backend_batch *batch, struct metric_batch *metrics, struct err *err);
+/* Copies the net's arenas out and in. slots may be NULL. */
+int train_read_net(struct train *train, float *param, float *stat, float *slot, struct err *err);
+int train_write_net(struct train *train, const float *param, const float *stat, const float *slot,
+		    struct err *err);
+bool train_finite(const float *value, uint64_t n);
+/* Loss (regularisers included) and metrics over a set, into the row's validation fields. */
+int train_evaluate_set(struct train *train, enum row_set set, struct ctl_run_row *row,
+		       struct err *err);
+
+#endif
