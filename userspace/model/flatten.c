@@ -31,8 +31,8 @@ static int list_layers(struct reader *r, struct model *model, const struct net *
 	return 0;
 }
 
-static int emit_call(struct reader *r, struct model *model, struct layer *layer, uint32_t n,
-		     const uint32_t *in, uint32_t *out)
+static int emit_call(struct reader *r, struct model *model, struct layer *layer, bool inference,
+		     uint32_t n, const uint32_t *in, uint32_t *out)
 {
 	struct call *call = &model->call[model->n_calls];
 
@@ -45,6 +45,7 @@ static int emit_call(struct reader *r, struct model *model, struct layer *layer,
 				   "shared");
 	}
 	call->layer = layer;
+	call->inference = inference;
 	call->previous = layer->calls > 1 ? layer->last_call : model->n_calls;
 	layer->last_call = model->n_calls;
 	call->n_in = n;
@@ -62,10 +63,11 @@ struct scope {
 	uint32_t *base;	  /* first node of each member */
 	uint32_t *result; /* call of each node */
 	uint32_t *in;
+	bool inference; /* the whole model is called so */
 };
 
 static int emit_net(struct reader *r, struct model *model, const struct net *net, uint32_t input,
-		    uint32_t *out);
+		    bool inference, uint32_t *out);
 
 static int emit_node(struct reader *r, struct model *model, struct scope *s, struct ref ref,
 		     uint32_t input)
@@ -73,6 +75,7 @@ static int emit_node(struct reader *r, struct model *model, struct scope *s, str
 	const struct member *m = &s->net->member[ref.member];
 	const struct inbound *node = &m->node[ref.node];
 	uint32_t *out = &s->result[s->base[ref.member] + ref.node], n = node->n;
+	bool inference = s->inference || node->inference;
 
 	for (uint32_t i = 0; i < n; i++)
 		s->in[i] = s->result[s->base[node->ref[i].member] + node->ref[i].node];
@@ -81,14 +84,14 @@ static int emit_node(struct reader *r, struct model *model, struct scope *s, str
 		n = 1;
 	}
 	if (m->net)
-		return emit_net(r, model, m->net, s->in[0], out);
-	return emit_call(r, model, m->layer, n, s->in, out);
+		return emit_net(r, model, m->net, s->in[0], inference, out);
+	return emit_call(r, model, m->layer, inference, n, s->in, out);
 }
 
 static int emit_net(struct reader *r, struct model *model, const struct net *net, uint32_t input,
-		    uint32_t *out)
+		    bool inference, uint32_t *out)
 {
-	struct scope s = {.net = net};
+	struct scope s = {.net = net, .inference = inference};
 	size_t nodes = 0, widest = 1;
 	int rc = 0;
 
@@ -140,5 +143,5 @@ int model_flatten(struct reader *r, struct model *model, const struct net *net)
 		return jread_oom(r);
 	model->sequential = net->sequential;
 	list_layers(r, model, net, false);
-	return emit_net(r, model, net, NO_CALL, &model->output);
+	return emit_net(r, model, net, NO_CALL, false, &model->output);
 }

@@ -102,6 +102,7 @@ struct layer {
 /* One use of a layer. */
 struct call {
 	struct layer *layer;
+	bool inference; /* always as in evaluation */
 	uint32_t n_in;
 	uint32_t *in; /* earlier calls */
 	struct shape out;
@@ -114,6 +115,7 @@ struct ref {
 };
 
 struct inbound {
+	bool inference; /* called with training=False */
 	uint32_t n;
 	struct ref *ref;
 };

@@ -33,6 +33,13 @@ static int infer_keep(struct reader *r, struct layer *layer, const struct shape 
 	return 0;
 }
 
+/* Called with training=False: an image passes unchanged (a crop is taken from the centre). */
+static bool asleep(struct lower *lower, struct call *call)
+{
+	call->node = lower_call(lower, call->in[0])->node;
+	return call->inference;
+}
+
 static struct backend_node *node_of(struct lower *lower, struct layer *layer, enum backend_op op,
 				    struct call *call)
 {
@@ -45,8 +52,11 @@ static struct backend_node *node_of(struct lower *lower, struct layer *layer, en
 
 static int lower_flip(struct lower *lower, struct layer *layer, struct call *call)
 {
-	struct backend_node *node = node_of(lower, layer, BACKEND_FLIP, call);
+	struct backend_node *node;
 
+	if (asleep(lower, call))
+		return 0;
+	node = node_of(lower, layer, BACKEND_FLIP, call);
 	if (!node)
 		return lower_fail(lower);
 	node->horizontal = layer->horizontal;
@@ -99,8 +109,11 @@ static int read_translation(struct reader *r, struct layer *layer, struct place 
 
 static int lower_translation(struct lower *lower, struct layer *layer, struct call *call)
 {
-	struct backend_node *node = node_of(lower, layer, BACKEND_SHIFT, call);
+	struct backend_node *node;
 
+	if (asleep(lower, call))
+		return 0;
+	node = node_of(lower, layer, BACKEND_SHIFT, call);
 	if (!node)
 		return lower_fail(lower);
 	node->rate = layer->rate[0];
@@ -135,8 +148,12 @@ static int infer_crop(struct reader *r, struct layer *layer, const struct shape 
 
 static int lower_crop(struct lower *lower, struct layer *layer, struct call *call)
 {
-	struct backend_node *node = node_of(lower, layer, BACKEND_CROP, call);
+	struct backend_node *node;
 
+	if (call->inference)
+		return jread_error(lower_reader(lower), layer->path,
+				   "RandomCrop called with training=False is not supported");
+	node = node_of(lower, layer, BACKEND_CROP, call);
 	if (!node)
 		return lower_fail(lower);
 	node->window.kh = layer->kernel[0];

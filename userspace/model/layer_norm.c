@@ -118,7 +118,7 @@ static int lower_batchnorm(struct lower *lower, struct layer *layer, struct call
 	memcpy(node->tensor, layer->tensor, sizeof(node->tensor));
 	node->momentum = layer->momentum;
 	node->epsilon = layer->epsilon;
-	node->frozen = !layer->trainable;
+	node->frozen = !layer->trainable || call->inference;
 	call->node = lower_last(lower);
 	return 0;
 }
@@ -158,7 +158,7 @@ static int lower_dropout(struct lower *lower, struct layer *layer, struct call *
 	struct backend_node *node;
 
 	call->node = lower_call(lower, call->in[0])->node;
-	if (layer->rate[0] == 0)
+	if (layer->rate[0] == 0 || call->inference)
 		return 0;
 	node = lower_node(lower, layer, BACKEND_DROPOUT, call->node, shape_lower(&call->out));
 	if (!node)

@@ -64,8 +64,11 @@ static int add_ref(struct reader *r, struct inbound *node, uint32_t *room, struc
 	return 0;
 }
 
-/* Arguments of the call besides its tensors: only those that change nothing. */
-static int check_kwargs(struct reader *r, struct place kwargs)
+/*
+ * Arguments of the call besides its tensors. training: in Keras 3 fit() and predict() override it,
+ * so that it says nothing; in Keras 2 False holds the layer in inference mode, and True is refused.
+ */
+static int check_kwargs(struct reader *r, struct place kwargs, bool keras3, bool *inference)
 {
 	const char *key;
 	json_t *value;
@@ -74,11 +77,18 @@ static int check_kwargs(struct reader *r, struct place kwargs)
 		return 0;
 	if (!json_is_object(kwargs.value))
 		return jread_error(r, kwargs.path, "must be an object");
-	json_object_foreach(kwargs.value, key, value) if (!jread_trivial(value)) return jread_error(
-		r, jread_key(r, kwargs, key).path,
-		"calling a layer with the argument '%.60s' is not "
-		"supported",
-		key);
+	json_object_foreach(kwargs.value, key, value)
+	{
+		bool training = !strcmp(key, "training") && json_is_boolean(value);
+
+		if (training && !keras3)
+			*inference = json_is_false(value);
+		if (!jread_trivial(value) && !(training && keras3))
+			return jread_error(r, jread_key(r, kwargs, key).path,
+					   "calling a layer with the argument '%.60s' is not "
+					   "supported",
+					   key);
+	}
 	return 0;
 }
 
@@ -97,7 +107,7 @@ static int read_node2(struct reader *r, const struct names *names, struct place 
 
 		rc = read_ref(r, names, item, true, &ref);
 		if (!rc)
-			rc = check_kwargs(r, jread_item(r, item, 3));
+			rc = check_kwargs(r, jread_item(r, item, 3), false, &node->inference);
 		if (!rc)
 			rc = add_ref(r, node, &room, ref);
 	}
@@ -138,7 +148,7 @@ static int read_node3(struct reader *r, const struct names *names, struct place 
 		return jread_error(r, args.path, "'args' must be a list");
 	for (size_t i = 0; i < json_array_size(args.value) && !rc; i++)
 		rc = read_argument(r, names, jread_item(r, args, i), node, &room, 0);
-	return rc ? rc : check_kwargs(r, jread_key(r, at, "kwargs"));
+	return rc ? rc : check_kwargs(r, jread_key(r, at, "kwargs"), true, &node->inference);
 }
 
 static int read_inbound(struct reader *r, const struct names *names, struct place layer,
