@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * begin.h: BEGIN: reads the spec, opens the model with what is known, asks for admission, reserves
+ * memory and puts the job into the table; or joins another segment's BEGIN of the same job. Answers
+ * admitted, busy, or an error, at once. On a desk thread.
+ */
+#ifndef CNND_BEGIN_H
+#define CNND_BEGIN_H
+
+#include "session.h"
+
+void begin_serve(struct call *c);
+
+#endif
