@@ -1,3 +1,16 @@
 # SPDX-License-Identifier: MIT
-# udf/: the extension, built with PGXS by udf/Makefile.
-.PHONY: udf
+# udf/: the extension, built with PGXS by udf/Makefile out of the source tree.
+.PHONY: udf udf-stage
+UDF_BUILD := $(abspath $(BUILD))/udf
+UDF_MAKE = env -u MAKEFLAGS -u MAKELEVEL $(MAKE) $(if $(findstring s,$(firstword -$(MAKEFLAGS))),-s) \
+	--no-print-directory -C $(UDF_BUILD) -f $(TOP)/udf/Makefile \
+	PG_CONFIG=$(PG_CONFIG) WERROR=$(WERROR)
+
+udf:
+	@mkdir -p $(UDF_BUILD)
+	$(UDF_MAKE) -j2 all
+
+# Staged for tests and the demo: nothing is written to the system's folders.
+udf-stage: udf
+	$(UDF_MAKE) install DESTDIR=$(abspath $(BUILD))/stage
+all: udf

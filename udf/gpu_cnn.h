@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gpu_cnn.h: what the files of the extension share. Each section is one .c file. Functions raise
+ * errors by ereport; what they open is registered with the current resource owner first, so that
+ * abort, subtransaction abort and exit close it.
+ */
+#ifndef GPU_CNN_H
+#define GPU_CNN_H
+
+#include "compat.h"
+
+/* ---- module.c ---- */
+
+enum ring_mode { RING_AUTO = 0, RING_MEMFD = 1, RING_DEVICE = 2 };
+
+extern char *gpu_cnn_socket;
+extern char *gpu_cnn_daemon_user;
+extern int gpu_cnn_ring;
+
+/* ---- wait.c: the one wait loop ---- */
+
+#define WAIT_SLICE_MS 250 /* the client's socket and the peer are looked at so often */
+
+int64 wait_now(void); /* ms, monotonic */
+double wait_seconds(void);
+/*
+ * Waits until fd (or PGINVALID_SOCKET) shows one of events (WL_SOCKET_*), `until` is reached, or a
+ * slice is over; returns the events seen. Raises on cancel, end of the client, end of the server.
+ */
+int wait_for(pgsocket fd, int events, int64 until, const char *name);
+
+/* ---- job.c: job ids and secrets ---- */
+
+#define JOB_TOKEN 65 /* hex id, ':', hex secret */
+
+struct job {
+	uint8 id[CTL_ID];
+	uint8 secret[CTL_ID];
+};
+
+void job_new(struct job *job);
+void job_token(const struct job *job, char out[JOB_TOKEN + 1]);
+void job_parse(text *token, struct job *job);
+/* A hex id without a secret. */
+void job_parse_id(text *id, uint8 out[CTL_ID]);
+char *job_hex(const uint8 *bytes, size_t n);
+
+/* ---- daemon.c: a connection to cnnd ---- */
+
+struct daemon {
+	struct daemon *next;
+	uint64 serial; /* never used twice in a session */
+	ResourceOwner owner;
+	struct ctl_conn *conn;
+	struct ring *ring;
+	int counted;	   /* descriptors counted by the server */
+	int64 heard;	   /* when the last frame came, or a request was sent */
+	int64 looked;	   /* when the socket was last looked at */
+	bool end_on_abort; /* the job ends with this connection */
+	struct job job;
+	struct ctl_heartbeat beat; /* the last one; its strings are not kept */
+	struct agree_block block;  /* malloc'd memory, freed with the connection: driver.c */
+};
+
+void daemon_init(void); /* once, at load */
+/* Connects, checks the owner of the socket, exchanges HELLO. */
+struct daemon *daemon_open(void);
+/* The same for another role, whose rights the caller has been found to have. */
+struct daemon *daemon_open_as(const char *role);
+/* The open connection of that number; NULL: it is closed. */
+struct daemon *daemon_find(uint64 serial);
+/* The same, and copies of what HELLO_OK said; build and ring are palloc'd. */
+struct daemon *daemon_open_info(struct ctl_hello_ok *hello);
+/* Opens none, raises nothing: 0, or what is wrong (for gpu_cnn_version). */
+int daemon_probe(struct daemon **out, struct ctl_hello_ok *hello, struct err *err);
+void daemon_close(struct daemon *daemon);
+
+void daemon_send(struct daemon *daemon, const struct ctl_msg *msg, const char *name);
+/* The next frame that is no heartbeat; 0 or -errno with err. fds: as ctl_recv. */
+int daemon_wait(struct daemon *daemon, struct ctl_msg *reply, int *fds, int *n_fds,
+		const char *name, struct err *err);
+/* Request and answer; raises unless the answer is of the wanted type. */
+void daemon_call(struct daemon *daemon, const struct ctl_msg *request, struct ctl_msg *reply,
+		 enum ctl_type wanted, const char *name);
+/* Answer of a request already sent. */
+void daemon_reply(struct daemon *daemon, struct ctl_msg *reply, enum ctl_type wanted,
+		  const char *name);
+/* A stream: true with a frame of the wanted type, false at DONE. */
+bool daemon_next(struct daemon *daemon, struct ctl_msg *reply, enum ctl_type wanted,
+		 const char *name);
+/* Looks, without waiting, whether an ERROR or the end of the connection has come; raises it. */
+void daemon_poll(struct daemon *daemon, const char *name);
+/* A message with the job's id in its header and, where its struct begins with one, the secret. */
+void daemon_message(struct ctl_msg *msg, enum ctl_type type, const struct job *job);
+void daemon_raise(const struct err *err) pg_attribute_noreturn();
+/* Lines, each a NOTICE; "W:" in front makes a WARNING. */
+void daemon_notice(struct ctl_str lines);
+void daemon_notice_lines(char *lines); /* in the server's encoding; written to */
+
+static inline struct ctl_str str_of(const char *s)
+{
+	return ctl_str(s, strlen(s));
+}
+text *text_of(struct ctl_str s);
+char *cstring_of(struct ctl_str s);
+
+/* ---- rows.c: results of set-returning functions ---- */
+
+struct rows {
+	Tuplestorestate *store;
+	TupleDesc desc;
+};
+
+void rows_begin(FunctionCallInfo fcinfo, struct rows *rows);
+void rows_add(struct rows *rows, Datum *values, bool *nulls);
+bytea *bytes_of(const void *p, size_t n);
+
+/* ---- segment.c ---- */
+
+/* Begins a call that every segment makes: argument 0 is the job's token and, where n_fixed is 2,
+ * argument 1 the list of speakers. false: this segment is no speaker. */
+bool call_open(FunctionCallInfo fcinfo, struct rows *rows, struct job *job, int n_fixed);
+
+/* ---- collect.c: predictions ---- */
+
+struct ranked_class {
+	float4 value;
+	int class;
+};
+
+/* Classes by falling value; out has room for `classes`. Returns how many there are. */
+int rank_classes(const float4 *value, int outputs, int classes, struct ranked_class *out);
+float4 *prediction_values(const struct row_prediction *prediction);
+
+/* ---- encode.c: a row of the user's table in row.h's form ---- */
+
+struct column {
+	Oid type;	    /* base type; InvalidOid: not there */
+	Oid element;	    /* of an array, else InvalidOid */
+	enum row_type form; /* of the value or the element */
+	bool raw;	    /* array elements are stored as they are sent */
+	int16 size;	    /* of an element */
+	FmgrInfo output;    /* text forms */
+};
+
+/* false: rows cannot carry such a type as x (image) or y (label). */
+bool column_form(Oid type, bool image, struct column *out);
+void column_open(Oid type, bool image, const char *what, struct column *out);
+void column_open_id(Oid type, struct column *out);
+
+/* A value ready to be written: in memory, or still in its TOAST table. */
+struct piece {
+	const char *data;
+	uint64 bytes;
+	uint8 dims;
+	uint32 dim[ROW_MAX_DIMS];
+	bool null, element_null;
+	bool sliced; /* fetch from `toast`, skipping `skip` bytes */
+	Datum toast;
+	int32 skip;
+};
+
+/* Memory is taken from the current context, which the caller resets after each row. */
+void piece_value(const struct column *column, Datum value, bool null, struct piece *out);
+void piece_id(struct column *column, Datum value, bool null, struct piece *out);
+double piece_weight(const struct column *column, Datum value);
+
+struct encoder; /* where bytes go: feed.c's ring, or memory (scalar prediction) */
+struct encoder {
+	void (*begin)(struct encoder *encoder, uint64 total);
+	void (*write)(struct encoder *encoder, const void *data, size_t n);
+	void (*end)(struct encoder *encoder);
+	size_t slice; /* bytes fetched at once from a TOAST table */
+};
+uint64 encode_row(struct encoder *encoder, const struct piece *id, const struct piece *x,
+		  const struct piece *y, const struct piece *weight, double weight_value);
+
+/* ---- feed.c ---- */
+
+/* Tells cnnd the type of x, by a feed of no rows. */
+void feed_declare(const struct job *job, const struct column *x);
+
+/* ---- source.c: the user's table or query ---- */
+
+struct source {
+	const char *what; /* name of the argument, for messages */
+	const char *text; /* as given */
+	char *from;	  /* for a FROM clause */
+	Oid relid;	  /* InvalidOid: a query */
+	TupleDesc desc;
+	const char *row_id; /* expression for a row's id, or NULL */
+	const char *key;    /* column of a primary key of one column, or NULL */
+};
+
+struct driver;
+void source_open(struct driver *driver, const char *text, const char *what, struct source *out);
+/* Attribute number of a column given by name (exact, or as an identifier); raises. */
+int source_column(const struct source *source, const char *name, const char *argument);
+struct columns {
+	int x, y, id, weight; /* attribute numbers; 0: none */
+};
+/* Given names or the only candidates. */
+void source_columns(const struct source *source, const char *independent, const char *dependent,
+		    const char *id, const char *weight, bool want_y, struct columns *out);
+const char *source_name(const struct source *source, int attnum);
+/* A relation's name parsed; nsp may come out NULL. false: the text is no name. */
+bool name_parse(const char *text, char **nsp, char **name);
+
+/* ---- driver.c: the calls of one job on all segments ---- */
+
+struct fed {
+	int64 rows, held, bad, bytes;
+	int feeders;
+};
+
+struct driver {
+	char *schema;	   /* of the extension, quoted */
+	char *caller_path; /* search_path of the caller */
+	int nest;
+	struct job job;
+	Datum token;
+	struct daemon *watch;
+	ArrayType *speakers;
+	Snapshot snapshot;
+	MemoryContext outer; /* the caller's, for results */
+};
+
+void driver_start(FunctionCallInfo fcinfo, struct driver *driver);
+void driver_caller_path(struct driver *driver, int *nest); /* until AtEOXact_GUC(true, *nest) */
+void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spec,
+		  double queue_timeout);
+void driver_feed(struct driver *driver, enum row_set set, const struct source *source,
+		 const struct columns *columns, struct fed *fed);
+/* Collects the daemons' parts and merges them; the block lives until driver_end. */
+void driver_agree(struct driver *driver, struct agree_block **out, Datum *blob);
+Datum agreed_bytes(const struct agree_block *block); /* as bytea */
+void driver_apply(struct driver *driver, Datum blob, struct ctl_apply_ok *out);
+void driver_put(struct driver *driver, enum ctl_kind kind, int part, int parts, int64 total,
+		Datum data);
+/* All parts of a bytea. */
+void driver_put_bytes(struct driver *driver, enum ctl_kind kind, bytea *data);
+/* One part of at most CTL_PART_MAX bytes, of the lowest speaker. */
+Datum driver_get(struct driver *driver, enum ctl_kind kind, int part, int *parts, int64 *total);
+/* Raises a NOTICE with the number of bad rows and the first reasons, if there are any. */
+void driver_bad_rows(struct driver *driver, const char *what);
+void driver_end(struct driver *driver);
+/* After it, results must be built in the caller's memory, which is current again. */
+void driver_finish(struct driver *driver);
+
+/* ---- iteration.c ---- */
+
+/* Epochs [first, first + count) on all segments; the row's note is palloc'd. */
+void driver_run(struct driver *driver, uint32 first, uint32 count, double lr_factor, uint32 flags,
+		struct ctl_run_row *row);
+/* Metrics as a JSON object; both: training and, with val_ in front, validation. */
+char *driver_metrics(const struct ctl_run_row *row, bool both);
+
+/* ---- sql.c: statements ---- */
+
+/* One SQL statement, %s already quoted; results in SPI_tuptable. */
+void sql(int expected, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+struct args {
+	int n;
+	Oid type[28];
+	Datum value[28];
+	char null[28];
+};
+void args_add(struct args *args, Oid type, Datum value, bool null);
+void args_text(struct args *args, const char *s); /* NULL: null */
+void sql_args(int expected, struct args *args, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+Datum sql_get(uint64 row, int column, bool *null);
+int64 sql_int(uint64 row, int column);
+double sql_double(uint64 row, int column);
+char *sql_text(uint64 row, int column); /* NULL: null */
+/* Copies of by-reference values for the time after the next statement. */
+Datum sql_bytes(uint64 row, int column);
+
+/* ---- args.c: arguments by name ---- */
+
+struct arguments {
+	FunctionCallInfo fcinfo;
+	int n;
+	char **name;
+	Oid *type;
+};
+
+void arguments_read(FunctionCallInfo fcinfo, struct arguments *out);
+/* NULL when the argument is NULL; raises when there is none of that name. */
+char *arguments_text(const struct arguments *args, const char *name);
+char *arguments_wanted(const struct arguments *args, const char *name);
+bool arguments_number(const struct arguments *args, const char *name, double *out);
+/* The spec of a job: a JSON object of the arguments that are not NULL, less those that only the
+ * coordinator uses; architecture replaces the argument of that name, NULL leaves it out. */
+char *arguments_spec(const struct arguments *args, const char *architecture);
+void json_text(StringInfo out, const char *s);
+/* NaN and infinities become null. */
+void json_number(StringInfo out, double v);
+
+/* ---- model.c: the tables of a model ---- */
+
+#define MODEL_FORMAT 1
+
+struct model {
+	char *nsp, *name; /* plain */
+	Oid nsp_oid;
+	/* quoted and qualified */
+	char *weights, *summary, *history, *bad_rows;
+	bool replace;
+};
+
+/* A model that is to be made: where it goes, that nobody else makes it, that it is not there. */
+void model_claim(struct driver *driver, const char *name, const char *on_exists, struct model *out);
+/* Creates its tables; where they replace others, those are dropped first. */
+void model_create(const struct model *model);
+/* A model that is there. */
+void model_find(struct driver *driver, const char *name, struct model *out);
+
+struct model_summary {
+	char *architecture; /* Keras JSON */
+	char *parameters;   /* JSON object */
+	char *task;	    /* classification, regression */
+	char *dependent, *independent;
+	Datum classes; /* text[], 0: none */
+	int n_classes, outputs;
+	bytea *agreed;
+};
+
+void model_read(const struct model *model, struct model_summary *out);
+/* Stores all parts of a kind under a name; returns bytes. */
+int64 model_store(struct driver *driver, const struct model *model, enum ctl_kind kind,
+		  const char *name);
+/* Sends all parts stored under a name to the daemons; false: there are none. */
+bool model_send(struct driver *driver, const struct model *model, const char *name,
+		enum ctl_kind kind);
+/* The spec of a job for a stored model; kind: predict or evaluate. */
+char *model_spec(const struct model_summary *summary, const char *kind);
+/* After the feed: sends class map, normalisation and weights. */
+void model_load(struct driver *driver, const struct model *model,
+		const struct model_summary *summary);
+/* The agreed block's class values as text[]; 0 where there are no classes. */
+Datum model_classes(const struct agree_block *block);
+
+/* ---- architecture.c ---- */
+
+/* An architecture by name in gpu_cnn_architectures, else the text itself; weights: 0 or bytea. */
+char *architecture_find(struct driver *driver, const char *text, Datum *weights);
+/* What cnnd says of an architecture; daemon_close when the reply has been read. */
+void architecture_describe(const char *architecture, const struct ctl_describe *shape,
+			   struct daemon **daemon, struct ctl_msg *reply);
+/* Raises unless a blob (NULL: none) has the size that the architecture wants. */
+void architecture_check_weights(const struct ctl_describe_ok *described, const bytea *weights);
+
+/* ---- info.c ---- */
+
+bool role_is_admin(Oid role); /* superuser or member of gpu_cnn_admin */
+
+#endif

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: MIT
+/*
+ * train.c: gpu_cnn_train: checks, output tables, then begin, feed, agree, apply, run by iteration,
+ * store, end (docs/architecture.md, "A training run"). Everything happens in the caller's
+ * transaction: an error leaves nothing behind.
+ */
+#include "gpu_cnn.h"
+
+#include <math.h>
+
+struct training {
+	struct driver driver;
+	struct arguments args;
+	struct model model;
+	struct source source, validation;
+	struct columns columns, validation_columns;
+	bool has_validation;
+	char *architecture, *spec;
+	Datum start_weights; /* from the table of architectures, 0: none */
+	struct fed fed, validation_fed;
+	struct agree_block *agreed;
+	Datum agreed_blob;
+	struct ctl_apply_ok apply;
+
+	/* of the run */
+	struct ctl_run_row last;
+	char *metrics; /* JSON of the last row */
+	bool has_best, restore;
+	double seconds_feed, seconds_train, seconds_merge, seconds_evaluate, seconds_store;
+};
+
+/* ---- before the job ---- */
+
+static void check_arguments(struct training *t)
+{
+	const char *source = arguments_wanted(&t->args, "source");
+	const char *name = arguments_wanted(&t->args, "model_table");
+	const char *architecture = arguments_wanted(&t->args, "architecture");
+	const char *on_exists = arguments_text(&t->args, "on_exists");
+
+	model_claim(&t->driver, name, on_exists ? on_exists : "error", &t->model);
+	t->architecture = architecture_find(&t->driver, architecture, &t->start_weights);
+	source_open(&t->driver, source, "source", &t->source);
+	source_columns(&t->source, arguments_text(&t->args, "independent"),
+		       arguments_text(&t->args, "dependent"), arguments_text(&t->args, "id_column"),
+		       arguments_text(&t->args, "sample_weight"), true, &t->columns);
+	t->spec = arguments_spec(&t->args, t->architecture);
+}
+
+/* The validation source has the same columns by name; id and weight only where they are there. */
+static void check_validation(struct training *t)
+{
+	const char *text = arguments_text(&t->args, "validation_source");
+	struct source *v = &t->validation;
+	struct columns *c = &t->validation_columns;
+	double fraction;
+
+	if (!text)
+		return;
+	if (arguments_number(&t->args, "validation_fraction", &fraction) && fraction > 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				errmsg("validation_source and validation_fraction exclude each "
+				       "other")));
+	source_open(&t->driver, text, "validation_source", v);
+	c->x = source_column(v, source_name(&t->source, t->columns.x), "independent");
+	c->y = source_column(v, source_name(&t->source, t->columns.y), "dependent");
+	if (t->columns.id)
+		c->id = source_column(v, source_name(&t->source, t->columns.id), "id_column");
+	if (t->columns.weight)
+		c->weight = source_column(v, source_name(&t->source, t->columns.weight),
+					  "sample_weight");
+	t->has_validation = true;
+}
+
+/* ---- the job ---- */
+
+static void feed(struct training *t)
+{
+	double start = wait_seconds();
+
+	driver_feed(&t->driver, ROW_TRAIN, &t->source, &t->columns, &t->fed);
+	if (t->has_validation)
+		driver_feed(&t->driver, ROW_VALIDATION, &t->validation, &t->validation_columns,
+			    &t->validation_fed);
+	driver_agree(&t->driver, &t->agreed, &t->agreed_blob);
+	driver_apply(&t->driver, t->agreed_blob, &t->apply);
+	t->seconds_feed = wait_seconds() - start;
+	if (t->agreed->bad[ROW_TRAIN] + t->agreed->bad[ROW_VALIDATION])
+		ereport(NOTICE,
+			(errmsg(UINT64_FORMAT " of " UINT64_FORMAT " rows were left out",
+				t->agreed->bad[ROW_TRAIN] + t->agreed->bad[ROW_VALIDATION],
+				t->agreed->sent[ROW_TRAIN] + t->agreed->sent[ROW_VALIDATION]),
+			 errhint("%s says which and why.", t->model.bad_rows)));
+}
+
+static char *parameter_text(const char *json, const char *key)
+{
+	struct args args = {0};
+
+	args_text(&args, json);
+	args_text(&args, key);
+	sql_args(SPI_OK_SELECT, &args, "SELECT $1::pg_catalog.json ->> $2");
+	return sql_text(0, 1);
+}
+
+/* Weights of another model, and its optimizer's state where the optimizer is the same. */
+static void warm_start(struct training *t)
+{
+	char *name = arguments_text(&t->args, "warm_start"), *theirs, *ours;
+	struct model other;
+	struct model_summary summary;
+
+	if (!name) {
+		if (t->start_weights)
+			driver_put_bytes(&t->driver, CTL_WEIGHTS,
+					 DatumGetByteaPP(t->start_weights));
+		return;
+	}
+	model_find(&t->driver, name, &other);
+	model_read(&other, &summary);
+	if (!model_send(&t->driver, &other, "weights", CTL_WEIGHTS))
+		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
+				errmsg("model \"%s\" holds no weights", name)));
+	theirs = parameter_text(summary.parameters, "optimizer");
+	ours = parameter_text(t->spec, "optimizer");
+	if (theirs && ours && !strcmp(theirs, ours))
+		model_send(&t->driver, &other, "optimizer", CTL_OPTIMIZER);
+	if (summary.n_classes && (uint32)summary.n_classes != t->agreed->n_labels)
+		ereport(WARNING, (errmsg("model \"%s\" knows %d classes, the rows have %u", name,
+					 summary.n_classes, t->agreed->n_labels)));
+}
+
+/* ---- run ---- */
+
+static void args_number(struct args *args, double v)
+{
+	args_add(args, FLOAT8OID, Float8GetDatum(v), isnan(v));
+}
+
+static void insert_history(struct training *t)
+{
+	const struct ctl_run_row *r = &t->last;
+	struct args args = {0};
+	bool one = r->metrics > 0;
+
+	t->metrics = driver_metrics(r, true);
+	args_add(&args, INT4OID, Int32GetDatum((int32)r->epoch), false);
+	args_number(&args, r->lr);
+	args_add(&args, INT8OID, Int64GetDatum((int64)r->steps), false);
+	args_add(&args, INT8OID, Int64GetDatum((int64)r->rows), false);
+	args_number(&args, r->loss);
+	args_number(&args, r->validation_loss);
+	args_text(&args, one ? r->metric[0].name : NULL);
+	args_number(&args, one ? r->metric[0].train : NAN);
+	args_number(&args, one ? r->metric[0].validation : NAN);
+	args_text(&args, t->metrics);
+	args_number(&args, r->seconds_train);
+	args_number(&args, r->seconds_merge);
+	args_number(&args, r->seconds_evaluate);
+	args_text(&args, r->note.n ? r->note.p : NULL);
+	sql_args(SPI_OK_INSERT, &args,
+		 "INSERT INTO %s VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::pg_catalog.json, "
+		 "$11, $12, $13, $14)",
+		 t->model.history);
+}
+
+static void show_iteration(struct training *t, uint32 epochs)
+{
+	const struct ctl_run_row *r = &t->last;
+	StringInfoData s;
+	double seconds = r->seconds_train + r->seconds_merge;
+	uint32 i;
+
+	initStringInfo(&s);
+	appendStringInfo(&s, "epoch %u/%u: loss %.4f", r->epoch, epochs, r->loss);
+	for (i = 0; i < r->metrics; i++)
+		if (!isnan(r->metric[i].train))
+			appendStringInfo(&s, ", %s %.4f", r->metric[i].name, r->metric[i].train);
+	if (!isnan(r->validation_loss))
+		appendStringInfo(&s, ", val_loss %.4f", r->validation_loss);
+	for (i = 0; i < r->metrics; i++)
+		if (!isnan(r->metric[i].validation))
+			appendStringInfo(&s, ", val_%s %.4f", r->metric[i].name,
+					 r->metric[i].validation);
+	if (seconds > 0)
+		appendStringInfo(&s, " (%.0f images/s)", (double)r->rows / seconds);
+	if (r->note.n)
+		appendStringInfo(&s, "; %s", r->note.p);
+	if (r->flags & CTL_ROW_NAN)
+		ereport(WARNING, (errmsg("%s", s.data),
+				  errhint("The last good weights are kept. Try a smaller "
+					  "learning_rate, or clipnorm.")));
+	else
+		ereport(NOTICE, (errmsg("%s", s.data)));
+}
+
+/* The coordinator's decisions: when to keep a copy, when to stop, which weights to take. */
+static void run(struct training *t)
+{
+	double number;
+	uint32 epochs = arguments_number(&t->args, "epochs", &number) ? (uint32)number : 10;
+	uint32 every = arguments_number(&t->args, "evaluate_every", &number) ? (uint32)number : 1;
+	uint32 done = 0, flags = 0;
+	double lr_factor = 1;
+	bool improved = false;
+	MemoryContext context = compat_context(CurrentMemoryContext, "gpu_cnn iteration");
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	while (done < epochs) {
+		uint32 count = Min(every, epochs - done);
+
+		MemoryContextReset(context);
+		driver_run(&t->driver, done, count, lr_factor, flags, &t->last);
+		insert_history(t);
+		show_iteration(t, epochs);
+		t->seconds_train += t->last.seconds_train;
+		t->seconds_merge += t->last.seconds_merge;
+		t->seconds_evaluate += t->last.seconds_evaluate;
+		t->has_best = t->has_best || (flags & CTL_RUN_SNAPSHOT);
+		improved = (t->last.flags & CTL_ROW_IMPROVED) != 0;
+		flags = improved ? CTL_RUN_SNAPSHOT : 0;
+		lr_factor = t->last.lr_factor;
+		if (t->last.epoch <= done && !(t->last.flags & (CTL_ROW_STOPPED | CTL_ROW_NAN)))
+			elog(ERROR, "cnnd ran no epoch");
+		done = t->last.epoch;
+		if (t->last.flags & (CTL_ROW_STOPPED | CTL_ROW_NAN | CTL_ROW_FINISH))
+			break;
+	}
+	t->metrics = MemoryContextStrdup(old, t->metrics);
+	t->last.note = ctl_str("", 0);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	/* when the last iteration was the best one, its weights are the ones that are there */
+	t->restore = (t->last.flags & CTL_ROW_RESTORE) && t->has_best && !improved;
+}
+
+/* ---- store ---- */
+
+static const char *task_of(const struct training *t)
+{
+	const char *loss = parameter_text(t->spec, "loss");
+
+	switch (t->agreed->labels) {
+	case AGREE_INT:
+	case AGREE_TEXT:
+	case AGREE_BOOL:
+		return "classification";
+	case AGREE_VECTOR:
+		if (loss && strstr(loss, "categorical_crossentropy"))
+			return "classification";
+		/* 'auto': where cnnd measured an accuracy, it took the arrays for classes */
+		if ((!loss || !strcmp(loss, "auto")) && t->last.metrics &&
+		    strcmp(t->last.metric[0].name, "rmse"))
+			return "classification";
+		return "regression";
+	default:
+		return "regression";
+	}
+}
+
+static Datum int8_array(const struct agree_block *b)
+{
+	Datum *v = palloc(sizeof(Datum) * (b->n_labels + 1));
+	uint32 i;
+
+	for (i = 0; i < b->n_labels; i++)
+		v[i] = Int64GetDatum((int64)b->label[i].count);
+	return PointerGetDatum(
+		construct_array(v, (int)b->n_labels, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd'));
+}
+
+static Datum float8_array(const double *values, const struct agree_label *labels, uint32 n)
+{
+	Datum *v = palloc(sizeof(Datum) * (n + 1));
+	uint32 i;
+
+	for (i = 0; i < n; i++)
+		v[i] = Float8GetDatum(values ? values[i] : labels[i].weight);
+	return PointerGetDatum(
+		construct_array(v, (int)n, FLOAT8OID, sizeof(float8), FLOAT8PASSBYVAL, 'd'));
+}
+
+static char *fetch_architecture(struct training *t)
+{
+	StringInfoData s;
+	int part = 0, parts = 1;
+	int64 total;
+
+	initStringInfo(&s);
+	for (; part < parts; part++) {
+		bytea *b = DatumGetByteaPP(driver_get(&t->driver, CTL_JSON, part, &parts, &total));
+
+		appendBinaryStringInfo(&s, VARDATA_ANY(b), (int)VARSIZE_ANY_EXHDR(b));
+	}
+	return cstring_of(ctl_str(s.data, (size_t)s.len));
+}
+
+static void insert_summary(struct training *t)
+{
+	const struct agree_block *b = t->agreed;
+	struct args args = {0};
+	Datum classes = model_classes(b), shape[3];
+	char *validation = arguments_text(&t->args, "validation_source");
+
+	shape[0] = Int32GetDatum((int32)t->apply.h);
+	shape[1] = Int32GetDatum((int32)t->apply.w);
+	shape[2] = Int32GetDatum((int32)t->apply.c);
+	args_text(&args, t->model.name);
+	args_text(&args, t->source.text);
+	args_text(&args, validation);
+	args_text(&args, source_name(&t->source, t->columns.y));
+	args_text(&args, source_name(&t->source, t->columns.x));
+	args_text(&args, format_type_be(TupleDescAttr(t->source.desc, t->columns.y - 1)->atttypid));
+	args_text(&args, task_of(t));
+	args_add(&args, TEXTARRAYOID, classes, !classes);
+	args_add(&args, INT8ARRAYOID, int8_array(b), !classes);
+	args_add(&args, FLOAT8ARRAYOID, float8_array(NULL, b->label, b->n_labels), !classes);
+	args_add(&args, INT4OID, Int32GetDatum((int32)t->apply.outputs), false);
+	args_add(&args, INT4ARRAYOID,
+		 PointerGetDatum(construct_array(shape, 3, INT4OID, sizeof(int32), true, 'i')),
+		 false);
+	args_add(&args, FLOAT8ARRAYOID, float8_array(b->mul, NULL, b->n_channels), false);
+	args_add(&args, FLOAT8ARRAYOID, float8_array(b->add, NULL, b->n_channels), false);
+	args_text(&args, fetch_architecture(t));
+	args_text(&args, arguments_spec(&t->args, NULL));
+	args_add(&args, INT8OID, Int64GetDatum((int64)t->apply.parameters), false);
+	args_add(&args, INT8OID, Int64GetDatum((int64)b->rows[ROW_TRAIN]), false);
+	args_add(&args, INT8OID, Int64GetDatum((int64)b->bad[ROW_TRAIN]), false);
+	args_add(&args, INT4OID, Int32GetDatum((int32)t->last.epoch), false);
+	args_add(&args, INT4OID, Int32GetDatum((int32)t->apply.batch_size), false);
+	args_number(&args, t->last.loss);
+	args_number(&args, t->last.validation_loss);
+	args_text(&args, t->metrics);
+	args_add(&args, BYTEAOID, t->agreed_blob, false);
+	sql_args(
+		SPI_OK_INSERT, &args,
+		"INSERT INTO %s (model, source, validation_source, dependent, independent, "
+		"dependent_type, task, classes, class_counts, class_weights, outputs, input_shape, "
+		"scale, \"offset\", architecture, parameters, weights_count, rows, skipped, "
+		"epochs, "
+		"batch_size, loss, validation_loss, metrics, extension_version, format_version, "
+		"agreed) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, "
+		"$15::json, $16::json, $17, $18, $19, $20, $21, $22, $23, $24::json, "
+		"'" CNN_VERSION "', %d, $25)",
+		t->model.summary, MODEL_FORMAT);
+}
+
+static void store(struct training *t)
+{
+	double start = wait_seconds();
+	struct args args = {0};
+
+	args_add(&args, TEXTOID, t->driver.token, false);
+	args_add(&args, INT4ARRAYOID, PointerGetDatum(t->driver.speakers), false);
+	sql_args(SPI_OK_INSERT, &args, "INSERT INTO %s SELECT * FROM %s.gpu_cnn_bad_rows($1, $2)",
+		 t->model.bad_rows, t->driver.schema);
+	model_store(&t->driver, &t->model, t->restore ? CTL_BEST : CTL_WEIGHTS, "weights");
+	model_store(&t->driver, &t->model, CTL_OPTIMIZER, "optimizer");
+	insert_summary(t);
+	t->seconds_store = wait_seconds() - start;
+}
+
+/* ---- result ---- */
+
+static Datum result(FunctionCallInfo fcinfo, const struct training *t, int64 rows, int64 skipped)
+{
+	TupleDesc desc;
+	Datum v[16];
+	bool null[16] = {false};
+	int n = 0;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	v[n++] = CStringGetTextDatum(t->model.weights);
+	v[n++] = Int64GetDatum(rows);
+	v[n++] = Int64GetDatum(skipped);
+	v[n++] = Int32GetDatum(0); /* lost hosts */
+	v[n++] = Int32GetDatum((int32)t->last.epoch);
+	v[n++] = Float8GetDatum(t->apply.effective_batch);
+	null[n] = isnan(t->last.loss);
+	v[n++] = Float8GetDatum(t->last.loss);
+	null[n] = isnan(t->last.validation_loss);
+	v[n++] = Float8GetDatum(t->last.validation_loss);
+	v[n++] = CStringGetTextDatum(t->metrics);
+	v[n++] = Int32GetDatum(t->fed.feeders + t->validation_fed.feeders);
+	v[n++] = Float8GetDatum(t->seconds_feed);
+	v[n++] = Float8GetDatum(t->seconds_train);
+	v[n++] = Float8GetDatum(t->seconds_merge);
+	v[n++] = Float8GetDatum(t->seconds_evaluate);
+	v[n++] = Float8GetDatum(t->seconds_store);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), v, null));
+}
+
+SQL_FUNCTION(gpu_cnn_train);
+Datum gpu_cnn_train(PG_FUNCTION_ARGS)
+{
+	struct training t;
+	double queue_timeout;
+	int64 rows, skipped;
+
+	memset(&t, 0, sizeof(t));
+	driver_start(fcinfo, &t.driver);
+	arguments_read(fcinfo, &t.args);
+	check_arguments(&t);
+	check_validation(&t);
+	if (!arguments_number(&t.args, "queue_timeout", &queue_timeout))
+		queue_timeout = 600;
+	if (!t.model.replace)
+		model_create(&t.model);
+	driver_begin(&t.driver, CTL_TRAIN, t.spec, queue_timeout);
+	feed(&t);
+	warm_start(&t);
+	if (t.model.replace)
+		model_create(&t.model);
+	run(&t);
+	store(&t);
+	rows = (int64)(t.agreed->rows[ROW_TRAIN]);
+	skipped = (int64)(t.agreed->bad[ROW_TRAIN]);
+	driver_end(&t.driver);
+	t.model.weights = MemoryContextStrdup(t.driver.outer, t.model.weights);
+	t.metrics = MemoryContextStrdup(t.driver.outer, t.metrics);
+	driver_finish(&t.driver);
+	return result(fcinfo, &t, rows, skipped);
+}
