@@ -14,12 +14,15 @@ NAME.json is model.to_json(). NAME.expect has one fact a line:
     params TRAINABLE FROZEN     as in model.summary()
     tensor NAME TRAINABLE D...  model.weights in order: the last part of the variable's name
     layer NAME D...             output shape of a layer without the batch
+NAME.values (f32, little-endian): model.get_weights() with random values, two rows, their outputs.
 k3_same.txt has, from convolutions with kernels of ones over the ramp 1, 2, 3, ..., the first and the
 last output of 'same' padding: in kernel stride dilation out first last.
 """
 import json
 import os
 import random
+
+import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 try:
@@ -62,7 +65,20 @@ def count(weights):
     return sum(size(w.shape) for w in weights)
 
 
-def save(name, model, layers=True, text=None):
+def values(model, path):
+    """Weights drawn anew (a variance must be positive), two rows and what the model makes of them."""
+    rng = np.random.default_rng(5)
+    weights = [rng.uniform(0.5, 1.5, w.shape) if "variance" in v.name
+               else rng.normal(0, 0.5, w.shape) for v, w in zip(model.weights, model.get_weights())]
+    model.set_weights([w.astype("float32") for w in weights])
+    x = rng.uniform(-1, 1, (2,) + tuple(model.input_shape[1:])).astype("float32")
+    y = np.asarray(model(x, training=False), dtype="float32")
+    with open(path + ".values", "wb") as f:
+        for a in model.get_weights() + [x, y]:
+            f.write(np.ascontiguousarray(a, dtype="<f4").tobytes())
+
+
+def save(name, model, layers=True, text=None, run=False):
     path = os.path.join(HERE, PREFIX + name)
     with open(path + ".json", "w") as f:
         f.write((text or model.to_json(indent=1)) + "\n")
@@ -78,6 +94,8 @@ def save(name, model, layers=True, text=None):
             lines.append("layer %s %s" % (layer.name, " ".join(map(str, shape_of(layer)))))
     with open(path + ".expect", "w") as f:
         f.write("\n".join(lines) + "\n")
+    if run:
+        values(model, path)
 
 
 def mnist():
@@ -95,7 +113,6 @@ def every_layer():
     x = L.Rescaling([1 / 255., 1 / 127., 1., 2.], [0., -1., 0., 0.], name="rescale")(x)
     x = L.RandomFlip("horizontal", name="flip")(x)
     x = L.RandomTranslation(0.1, (-0.2, 0.2), fill_mode="constant", name="shift")(x)
-    x = L.RandomCrop(31, 27, name="crop")(x)
     x = L.ZeroPadding2D(((1, 2), (3, 0)), name="pad")(x)
     x = L.Conv2D(8, (5, 3), strides=(2, 1), padding="same", groups=4, activation="relu",
                  kernel_regularizer=reg.L2(1e-4), bias_regularizer=reg.L1(1e-3),
@@ -129,6 +146,14 @@ def every_layer():
     x = L.Dense(10, kernel_initializer=ini.RandomNormal(0.1, 0.2), bias_initializer="ones",
                 name="logits")(x)
     return keras.Model(i, L.Softmax(name="soft")(x), name="every")
+
+
+def augment():
+    return keras.Sequential([
+        L.Input((12, 10, 3), name="in"), L.ZeroPadding2D(2, name="pad"),
+        L.RandomFlip(name="flip"), L.RandomCrop(12, 10, name="crop"),
+        L.RandomTranslation((-0.1, 0.1), 0.2, fill_mode="constant", name="shift"),
+        L.Conv2D(2, 3, name="conv"), L.Flatten(name="flat"), L.Dense(2, name="out")])
 
 
 def branches():
@@ -188,12 +213,12 @@ def activations():
              "exponential", "linear", "softmax", "hard_sigmoid"]
     if new:
         names += ["relu6", "leaky_relu", "log_softmax", "silu"]
-    x = i = L.Input((4, 4, 2), name="in")
+    i = L.Input((2, 2, 3), name="in")
+    out = [L.Dense(2, activation=L.LeakyReLU(0.1), name="object")(i)]
     for n in names:
-        x = L.Conv2D(2, 1, activation=n, name="conv_" + n)(x)
-        x = L.Activation(getattr(keras.activations, n, n), name="act_" + n)(x)
-    x = L.Dense(2, activation=L.LeakyReLU(0.1), name="object")(x)
-    return keras.Model(i, x)
+        out.append(L.Conv2D(2, 1, activation=n, name="conv_" + n)(i))
+        out.append(L.Activation(getattr(keras.activations, n, n), name="act_" + n)(i))
+    return keras.Model(i, L.Concatenate(name="cat")(out))
 
 
 def shuffled(model, rng):
@@ -217,8 +242,6 @@ def random_graph(rng, n):
 
 
 def same_ramp():
-    import numpy as np
-
     with open(os.path.join(HERE, "k3_same.txt"), "w") as f:
         for n in (4, 5, 7, 8):
             for k in (1, 2, 3, 4, 5):
@@ -232,13 +255,14 @@ def same_ramp():
 
 
 save("mnist", mnist())
-save("every", every_layer())
-save("branches", branches())
-save("nested", nested())
-save("head", head())
+save("every", every_layer(), run=True)
+save("branches", branches(), run=True)
+save("nested", nested(), run=True)
+save("head", head(), run=True)
 save("quick", quick())
-save("flat", flat_input())
-save("activations", activations())
+save("augment", augment())
+save("flat", flat_input(), run=True)
+save("activations", activations(), run=True)
 model, text = shuffled(branches(), random.Random(2))
 save("shuffled", model, text=text)
 for seed in range(3):

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
  * golden.c: architectures written by Keras 2 and Keras 3, against the shapes, parameter counts and
- * the order of weights that Keras gives (tests/golden/model/make.py).
+ * the order of weights that Keras gives, and the graph's outputs against those of Keras
+ * (tests/golden/model/make.py).
  */
 #include <dirent.h>
+#include <unistd.h>
 
 #include "../../../userspace/model/internal.h"
 #include "../../tap.h"
@@ -120,6 +122,74 @@ static void compare(const char *name, const struct model *model, char *expect)
 	   "%s: no tensors or layers beyond Keras'", name);
 }
 
+/* The graph on the reference back end against what Keras computed. */
+static double run(const struct model *model, const float *weights, const float *x, const float *y)
+{
+	const struct backend_graph *g = model_graph(model);
+	const struct model_info *info = model_info(model);
+	float mul[64], add[64] = {0}, *param = calloc(g->param_floats + 1, sizeof(float));
+	float *stat = calloc(g->stat_floats + 1, sizeof(float));
+	float *out = calloc(2 * info->outputs, sizeof(float));
+	size_t row = (size_t)info->input.h * info->input.w * info->input.c;
+	const void *rows[2] = {x, x + row};
+	struct backend_batch batch = {.n = 2, .x = rows};
+	struct backend_net_options options = {
+		.max_batch = 2,
+		.input = {BACKEND_F32, info->input, mul, add, false, 0, 0},
+		.loss = {.loss = BACKEND_MSE},
+		.inference = true,
+	};
+	struct backend_error error = {""};
+	struct backend_net *net = NULL;
+	struct backend *ref = NULL;
+	double worst = 0;
+
+	for (int i = 0; i < 64; i++)
+		mul[i] = 1;
+	if (model_blob_write(model, param, stat, 0, weights, model_blob_bytes(model)) ||
+	    backend_open("ref", NULL, &ref, &error) ||
+	    backend_compile(ref, g, &options, &net, &error) ||
+	    backend_evaluate(net, param, stat, &batch, NULL, out, &error)) {
+		printf("# %s\n", error.message);
+		worst = INFINITY;
+	}
+	for (uint32_t i = 0; i < 2 * info->outputs; i++) {
+		double off = fabs((double)out[i] - (double)y[i]) / (1 + fabs((double)y[i]));
+
+		worst = off > worst || isnan(off) ? off : worst;
+	}
+	if (net)
+		backend_net_free(net);
+	if (ref)
+		backend_close(ref);
+	free(param);
+	free(stat);
+	free(out);
+	return worst;
+}
+
+static void check_values(const char *name, const struct model *model)
+{
+	const struct model_info *info = model_info(model);
+	size_t row = (size_t)info->input.h * info->input.w * info->input.c, length;
+	size_t weights = model_blob_bytes(model) / sizeof(float);
+	const float *data;
+	char path[300], *text;
+	double worst;
+
+	snprintf(path, sizeof(path), FOLDER "%.200s.values", name);
+	if (access(path, F_OK))
+		return;
+	text = slurp(path, &length);
+	data = (const float *)text;
+	if (ok(length == (weights + 2 * row + 2 * info->outputs) * sizeof(float),
+	       "%s: as many numbers as Keras has", name)) {
+		worst = run(model, data, data + weights, data + weights + 2 * row);
+		ok(worst < 2e-5, "%s: outputs as Keras', off by %.2g", name, worst);
+	}
+	free(text);
+}
+
 static void one(const char *name)
 {
 	struct err err;
@@ -139,6 +209,7 @@ static void one(const char *name)
 		char *json = model_json(model);
 
 		compare(name, model, expect);
+		check_values(name, model);
 		while (length && strchr(" \n", text[length - 1]))
 			text[--length] = '\0';
 		ok(json && !strcmp(json, text), "%s: JSON goes out as it came", name);
