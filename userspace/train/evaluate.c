@@ -20,49 +20,25 @@ int train_reader(struct train *t, enum row_set set, struct data_reader **out, st
 	return rc;
 }
 
-/* Targets made of class indices. */
-static void make_targets(struct train *t, const struct backend_batch *batch)
-{
-	uint32_t outputs = t->info->outputs;
-
-	if (t->loss.source == LOSS_INDEX) {
-		for (uint32_t i = 0; i < batch->n; i++)
-			t->target[i] = (float)batch->label[i];
-		return;
-	}
-	memset(t->target, 0, (size_t)batch->n * outputs * sizeof(float));
-	for (uint32_t i = 0; i < batch->n; i++)
-		if (batch->label[i] >= 0 && (uint32_t)batch->label[i] < outputs)
-			t->target[(size_t)i * outputs + (uint32_t)batch->label[i]] = 1;
-}
-
 int train_batch(struct train *t, struct data_reader *reader, uint64_t first, uint32_t n,
 		struct backend_batch *batch, struct metric_batch *metrics, struct err *err)
 {
-	bool wants_label = t->loss.source != LOSS_TARGET;
 	int rc;
 
 	memset(batch, 0, sizeof(*batch));
 	rc = data_reader_batch(reader, first, n, batch, err);
-	if (rc)
+	if (rc || !metrics)
 		return rc;
-	batch->n = n;
-	if (metrics) {
-		if (n && (wants_label ? !batch->label : !batch->target))
-			return err_set(err, ERR_DATA, -ENODATA, "the rows have no %s",
-				       wants_label ? "labels" : "targets");
-		if (t->loss.source == LOSS_INDEX || t->loss.source == LOSS_ONEHOT) {
-			make_targets(t, batch);
-			batch->target = t->target;
-		}
-		*metrics = (struct metric_batch){
-			.n = n,
-			.outputs = t->info->outputs,
-			.value = t->outputs,
-			.label = wants_label ? batch->label : NULL,
-			.target = batch->target,
-		};
-	}
+	if (t->loss.labels ? !batch->label : !batch->target)
+		return err_set(err, ERR_DATA, -ENODATA, "the rows have no %s",
+			       t->loss.labels ? "labels" : "targets");
+	*metrics = (struct metric_batch){
+		.n = n,
+		.outputs = t->info->outputs,
+		.value = t->outputs,
+		.label = t->loss.labels ? batch->label : NULL,
+		.target = batch->target,
+	};
 	return 0;
 }
 

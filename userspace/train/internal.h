@@ -156,16 +156,9 @@ void train_notice_add(struct notice *notice, const char *fmt, ...)
 
 /* ---- loss.c ---- */
 
-/* Where the loss takes its targets from. */
-enum loss_source {
-	LOSS_LABEL,  /* class indices as they are */
-	LOSS_TARGET, /* the data's target vectors */
-	LOSS_INDEX,  /* one output: 0 or 1 from the class index */
-	LOSS_ONEHOT  /* vectors made from class indices */
-};
 struct loss_choice {
 	struct backend_loss_config loss;
-	enum loss_source source;
+	bool labels;  /* rows have class indices; their one-hot rows are the targets */
 	bool classes; /* outputs stand for classes: a confusion matrix makes sense */
 };
 int train_loss_choose(const struct train_config *config, const struct model_info *info,
@@ -225,7 +218,7 @@ struct train {
 	float *best_param, *best_stat;
 	float *extra_best; /* malloc'd, where a snapshot was not foreseen */
 	bool has_best;
-	float *outputs, *target;
+	float *outputs;
 	uint64_t *confusion;
 	uint32_t classes;
 	bool has_confusion;

@@ -149,22 +149,15 @@ static int fit_crossentropy(const struct question *q, struct loss_choice *out)
 	if (q->agreed->labels == AGREE_VECTOR && out->loss.loss == BACKEND_SPARSE_CROSSENTROPY)
 		return refuse(q, out->loss.loss, "Use loss := 'categorical_crossentropy'.");
 	out->classes = true;
-	if (!has_classes(q)) {
-		out->source = LOSS_TARGET;
-		return 0;
-	}
-	/* The same function of a one-hot row; the sparse form needs no row. */
-	out->loss.loss = BACKEND_SPARSE_CROSSENTROPY;
-	out->source = LOSS_LABEL;
+	if (has_classes(q)) /* the same function of a one-hot row, which is then not needed */
+		out->loss.loss = BACKEND_SPARSE_CROSSENTROPY;
 	return 0;
 }
 
 static int fit_binary(const struct question *q, struct loss_choice *out)
 {
-	if (!has_classes(q)) {
-		out->source = LOSS_TARGET;
+	if (!has_classes(q))
 		return 0;
-	}
 	if (q->info->outputs == 1 && q->agreed->n_labels > 2) {
 		err_set(q->err, ERR_PARAM, -EINVAL,
 			"loss is 'binary_crossentropy' with 1 output, but there are %u classes",
@@ -174,7 +167,6 @@ static int fit_binary(const struct question *q, struct loss_choice *out)
 		return -EINVAL;
 	}
 	out->classes = true;
-	out->source = q->info->outputs == 1 ? LOSS_INDEX : LOSS_ONEHOT;
 	return 0;
 }
 
@@ -194,7 +186,6 @@ static int fit_distance(const struct question *q, struct loss_choice *out)
 		return refuse(q, out->loss.loss,
 			      "Leave loss away for a classification; to predict a number, cast the "
 			      "column to double precision.");
-	out->source = has_classes(q) ? LOSS_INDEX : LOSS_TARGET;
 	return 0;
 }
 
@@ -273,7 +264,7 @@ int train_loss_choose(const struct train_config *config, const struct model_info
 	struct question q = {config, info, agreed, inference ? NULL : notice, err};
 	int rc = 0;
 
-	*out = (struct loss_choice){.loss = config->loss, .source = LOSS_TARGET};
+	*out = (struct loss_choice){.loss = config->loss, .labels = has_classes(&q)};
 	if (config->loss_auto)
 		rc = choose_auto(&q, &out->loss.loss);
 	if (!rc)

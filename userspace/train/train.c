@@ -213,7 +213,6 @@ static void plan_memory(struct train *t)
 	uint64_t p = t->graph->param_floats, s = t->graph->stat_floats;
 	uint64_t part = model_blob_bytes(t->setup.model), slots = t->setup.inference ? 0 : t->slots;
 	uint64_t row = t->info->outputs;
-	bool makes_targets = t->loss.source == LOSS_INDEX || t->loss.source == LOSS_ONEHOT;
 
 	a->used = 0;
 	t->param = train_arena_take(a, p, sizeof(float));
@@ -224,8 +223,6 @@ static void plan_memory(struct train *t)
 		t->best_stat = train_arena_take(a, s, sizeof(float));
 	}
 	t->outputs = train_arena_take(a, t->max_batch * row, sizeof(float));
-	if (makes_targets)
-		t->target = train_arena_take(a, t->max_batch * row, sizeof(float));
 	t->classes = !t->loss.classes ? 0 : row < 2 ? 2 : (uint32_t)row;
 	if (t->classes > TRAIN_CONFUSION_MAX)
 		t->classes = 0;

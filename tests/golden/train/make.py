@@ -181,7 +181,8 @@ def cnn_model():
                  name="conv1"),
         l.BatchNormalization(name="bn1"),
         l.MaxPooling2D(2, name="pool1"),
-        l.Conv2D(6, 3, strides=2, padding="same", name="conv2"),
+        # no bias: before batch norm its gradient is rounding noise, which Adam would blow up
+        l.Conv2D(6, 3, strides=2, padding="same", use_bias=False, name="conv2"),
         l.BatchNormalization(momentum=0.9, name="bn2"),
         l.Activation("relu", name="relu2"),
         l.Flatten(name="flat"),
