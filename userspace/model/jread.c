@@ -85,27 +85,37 @@ int jread_oom(struct reader *r)
 	return err_set(r->err, ERR_LIMIT, -ENOMEM, "out of memory while reading the architecture");
 }
 
-/* "config.layers[3].config" into out; the outer part is cut where it does not fit. */
+/* One step of a path; without out only its length. */
+static size_t step_text(const struct jpath *step, char *out, size_t size)
+{
+	int n = step->key ? snprintf(out, size, ".%.60s", step->key)
+			  : snprintf(out, size, "[%zu]", step->index);
+
+	return n > 0 ? (size_t)n : 0;
+}
+
+/* "config.layers[3].config" into out; where it does not fit its beginning is left out. */
 static void path_text(const struct jpath *path, char *out, size_t size)
 {
 	const struct jpath *item[256];
-	size_t n = 0, used = 0;
+	size_t n = 0, used = 3, room = size - 1;
 
 	out[0] = '\0';
-	for (; path && n < 256; path = path->up)
-		item[n++] = path;
-	while (n-- && used < size) {
-		int w;
+	for (; path && n < 256; path = path->up) {
+		size_t length = step_text(path, NULL, 0);
 
-		if (item[n]->key)
-			w = snprintf(out + used, size - used, "%s%.60s", used ? "." : "",
-				     item[n]->key);
-		else
-			w = snprintf(out + used, size - used, "[%zu]", item[n]->index);
-		if (w < 0)
+		if (used + length > room) {
+			snprintf(out, size, "...");
 			break;
-		used += (size_t)w;
+		}
+		used += length;
+		item[n++] = path;
 	}
+	used = strlen(out);
+	while (n--)
+		used += step_text(item[n], out + used, size - used);
+	if (out[0] == '.' && out[1] != '.')
+		memmove(out, out + 1, used);
 }
 
 int jread_error(struct reader *r, const struct jpath *path, const char *fmt, ...)

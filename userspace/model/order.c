@@ -139,34 +139,43 @@ static int compare(const void *a, const void *b, void *context)
 	return w->met[x] < w->met[y] ? -1 : w->met[x] > w->met[y];
 }
 
+static int check_inputs(const struct walk *w, uint32_t i)
+{
+	const struct member *m = &w->net->member[i];
+	bool merges = m->layer && m->layer->cls->merges;
+
+	for (uint32_t k = 0; k < m->n_nodes; k++) {
+		uint32_t n = m->node[k].n;
+
+		if (w->state[w->base[i] + k] == 2 && (merges ? n < 2 : n != 1))
+			return jread_error(w->r, m->path, "layer '%.100s' takes %s, not %u",
+					   m->name, merges ? "two or more inputs" : "one input", n);
+	}
+	return 0;
+}
+
 static int check(const struct walk *w)
 {
 	const struct net *net = w->net;
+	uint32_t second = net->input;
 
+	for (uint32_t i = 0; i < net->n; i++) {
+		const struct layer *layer = net->member[i].layer;
+		bool input = layer && layer->cls == &layer_input;
+		int rc = w->met[i] && !input ? check_inputs(w, i) : 0;
+
+		if (rc)
+			return rc;
+		if (w->met[i] && input && i != net->input)
+			second = i;
+	}
 	if (!w->met[net->input])
 		return jread_error(w->r, net->member[net->input].path,
 				   "the input does not lead to the output");
-	for (uint32_t i = 0; i < net->n; i++) {
-		const struct member *m = &net->member[i];
-
-		if (!w->met[i])
-			continue;
-		if (m->layer && m->layer->cls == &layer_input && i != net->input)
-			return jread_error(w->r, m->path,
-					   "a second input, '%.100s'; models with one input are "
-					   "supported",
-					   m->name);
-		for (uint32_t k = 0; k < m->n_nodes; k++) {
-			bool merges = m->layer && m->layer->cls->merges;
-			uint32_t n = m->node[k].n;
-
-			if (i != net->input && w->state[w->base[i] + k] == 2 &&
-			    (merges ? n < 2 : n != 1))
-				return jread_error(w->r, m->path, "layer '%.100s' takes %s, not %u",
-						   m->name,
-						   merges ? "two or more inputs" : "one input", n);
-		}
-	}
+	if (second != net->input)
+		return jread_error(w->r, net->member[second].path,
+				   "a second input, '%.100s'; models with one input are supported",
+				   net->member[second].name);
 	return 0;
 }
 
