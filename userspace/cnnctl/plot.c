@@ -83,6 +83,7 @@ static int draw(const PGresult *r, const char *model, const char *output)
 	size_t n = strlen(output);
 	bool svg = n > 4 && !strcmp(output + n - 4, ".svg");
 	bool metric = has_values(r, 4) || has_values(r, 5);
+	int last = atoi(PQgetvalue(r, PQntuples(r) - 1, 0));
 	FILE *f;
 	int rc;
 
@@ -94,10 +95,10 @@ static int draw(const PGresult *r, const char *model, const char *output)
 	fprintf(f, "set output ");
 	quoted(f, output);
 	fprintf(f,
-		"\nset grid lc rgb '#dddddd'\nset key top right\nset xlabel 'epoch'\nset xtics "
-		"nomirror\nset ytics nomirror\nset border 3\nset xrange [0.5:*]\nset multiplot "
-		"layout 1,%d title ",
-		metric ? 2 : 1);
+		"\nset grid lc rgb '#dddddd'\nset key top right\nset xlabel 'epoch'\n"
+		"set xtics %d nomirror\nset ytics nomirror\nset border 3\nset xrange [0.5:%g]\n"
+		"set multiplot layout 1,%d title ",
+		last <= 12 ? 1 : (last + 9) / 10, last + .5, metric ? 2 : 1);
 	quoted(f, model);
 	fprintf(f, " noenhanced\n");
 	panel(f, r, "loss", 2, 3);
