@@ -58,6 +58,7 @@
 #endif
 #if PG_VERSION_NUM >= 120000
 #include "access/table.h"
+#include "utils/float.h"
 #else
 #include "access/heapam.h"
 #define table_open(oid, mode) heap_open(oid, mode)

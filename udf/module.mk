@@ -8,6 +8,7 @@ UDF_MAKE = env -u MAKEFLAGS -u MAKELEVEL $(MAKE) $(if $(findstring s,$(firstword
 
 udf:
 	@mkdir -p $(UDF_BUILD)
+	@cmp -s udf/gpu_cnn.control $(UDF_BUILD)/gpu_cnn.control || cp udf/gpu_cnn.control $(UDF_BUILD)/
 	$(UDF_MAKE) -j2 all
 
 # Staged for tests and the demo: nothing is written to the system's folders.

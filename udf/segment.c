@@ -7,8 +7,6 @@
  */
 #include "gpu_cnn.h"
 
-#include "utils/float.h"
-
 struct call {
 	struct rows rows;
 	struct job job;
