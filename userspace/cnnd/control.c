@@ -86,6 +86,9 @@ static void check_job(struct daemon *d, struct job *job, uint64_t now)
 		job_end(job, ERR_LOST,
 			"no connection watched it or called for orphan_timeout = %u s",
 			d->conf.orphan_timeout);
+	else if (job->idle_ms && !job->watched && job->state == JOB_BEGUN &&
+		 now > job->idle_ms + orphan / 6) /* WATCH waits for other hosts' BEGIN alone */
+		job_end(job, ERR_LOST, "its client went away after begin");
 	else if (most && now > job->created_ms + most)
 		job_end(job, ERR_LIMIT, "it ran for job_time_max = %u s", d->conf.job_time_max);
 }

@@ -118,7 +118,8 @@ struct job {
 	char role[CNND_NAME], database[CNND_NAME], model_name[CNND_NAME];
 
 	enum job_state state;
-	bool ended, stop, gone; /* gone: torn down, removed from the table */
+	bool ended, stop;
+	bool watched;		/* once, at least */
 	struct err end;		/* why it ended */
 	const char *wait;	/* what the job's thread does */
 	struct call_list calls; /* every active call on this job */

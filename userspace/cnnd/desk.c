@@ -63,8 +63,9 @@ static void describe(struct call *c)
 	}
 	summary = model_summary(model);
 	json = model_json(model);
-	if (summary && json) {
-		answer_model(c, model, summary, json);
+	/* neither can be written while the input shape is open */
+	if ((summary && json) || !model_info(model)->shape_known) {
+		answer_model(c, model, summary ? summary : "", json ? json : "");
 	} else {
 		err_set(&err, ERR_LIMIT, -ENOMEM, "out of memory for a description");
 		call_error(c, &err);

@@ -296,6 +296,7 @@ void job_watch(struct job *job, struct session *s)
 	if (s->watch)
 		LIST_REMOVE(s, in_watch);
 	s->watch = job;
+	job->watched = true;
 	LIST_INSERT_HEAD(&job->watchers, s, in_watch);
 }
 

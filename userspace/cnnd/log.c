@@ -68,7 +68,8 @@ size_t log_quote(char *dst, size_t capacity, const char *text)
 
 static size_t put(char *line, size_t n, const char *key, const char *value)
 {
-	int k = snprintf(line + n, LINE - n, "%s%s=", n ? " " : "", key);
+	bool first = !n || line[n - 1] == '>';
+	int k = snprintf(line + n, LINE - n, "%s%s=", first ? "" : " ", key);
 
 	if (k < 0 || (size_t)k >= LINE - n)
 		return n;

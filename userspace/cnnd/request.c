@@ -27,7 +27,11 @@ static void send_ok(struct session *s, const struct ctl_msg *request)
 
 /* ---- HELLO ---- */
 
-/* Who it is: the role that a database server states is believed, others are their user id. */
+/*
+ * Who it is: the role that a database server states is believed, others are their user id. Who acts
+ * for a role of a database has that role's rights alone, though the server's user may be an
+ * administrator here.
+ */
 static int identify(struct session *s, const struct ctl_hello *h, struct err *err)
 {
 	char role[CNND_NAME], database[CNND_NAME];
@@ -42,6 +46,8 @@ static int identify(struct session *s, const struct ctl_hello *h, struct err *er
 	pthread_mutex_lock(&s->daemon->lock);
 	memcpy(s->role, role, sizeof(s->role));
 	memcpy(s->database_name, database, sizeof(s->database_name));
+	if (database[0])
+		s->admin = false;
 	s->greeted = true;
 	pthread_mutex_unlock(&s->daemon->lock);
 	return 0;

@@ -40,6 +40,17 @@ static void end_run(struct job *job)
 	pthread_mutex_unlock(&d->lock);
 }
 
+/* Stopped by the daemon's end and not by a user: there is no result to keep. Answers the call. */
+static void end_if_stopping(struct job *job)
+{
+	struct daemon *d = job->daemon;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->stopping && !job->stop)
+		job_end(job, ERR_DRAINING, "the daemon is shutting down");
+	pthread_mutex_unlock(&d->lock);
+}
+
 static int evaluate(struct job *job, struct ctl_run_row *row, struct err *err)
 {
 	enum row_set set = data_rows(job->data, ROW_VALIDATION) ? ROW_VALIDATION : ROW_TRAIN;
@@ -90,18 +101,8 @@ int work_run(struct job *job, struct call *c, struct err *err)
 	end_run(job);
 	if (rc)
 		return rc;
-	if (m.u.run_row.flags & CTL_ROW_STOPPED) {
-		struct daemon *d = job->daemon;
-		bool stopping;
-
-		/* stopped by the daemon's end and not by a user: there is no result to keep */
-		pthread_mutex_lock(&d->lock);
-		stopping = d->stopping && !job->stop;
-		pthread_mutex_unlock(&d->lock);
-		if (stopping)
-			return err_set(err, ERR_DRAINING, -ESHUTDOWN,
-				       "the daemon is shutting down");
-	}
+	if (m.u.run_row.flags & CTL_ROW_STOPPED)
+		end_if_stopping(job);
 	call_answer(c, &m, NULL, 0);
 	return 0;
 }

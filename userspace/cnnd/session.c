@@ -14,6 +14,7 @@
 #include "request.h"
 
 #define PACED (4u << 20)
+#define UNREAD (64u << 10) /* no further request is read from a client that reads so little */
 
 bool session_text(struct ctl_str text, char *out, size_t capacity)
 {
@@ -160,10 +161,11 @@ static int flush(struct session *s)
 static void watch_events(struct session *s, bool busy)
 {
 	struct epoll_event e = {.events = EPOLLRDHUP, .data.ptr = s};
+	size_t pending = session_pending(s);
 
-	if (!busy && !s->closing)
+	if (!busy && !s->closing && pending < UNREAD)
 		e.events |= EPOLLIN;
-	if (session_pending(s))
+	if (pending)
 		e.events |= EPOLLOUT;
 	if (e.events == s->epoll_events)
 		return;
@@ -197,7 +199,7 @@ static bool read_requests(struct session *s, bool *got)
 	struct err err;
 	int rc;
 
-	while (!s->closing && !is_busy(s)) {
+	while (!s->closing && !is_busy(s) && session_pending(s) < UNREAD) {
 		memset(&err, 0, sizeof(err));
 		rc = ctl_recv(s->conn, &msg, NULL, NULL, &err);
 		if (!rc)
@@ -229,7 +231,7 @@ static void turn(struct session *s, bool hangup)
 	if (!read_requests(s, &got))
 		return;
 	busy = is_busy(s);
-	if (hangup && busy) {
+	if (hangup && (busy || session_pending(s) >= UNREAD)) {
 		session_close(s, "its client went away in the middle of a call");
 		return;
 	}
