@@ -38,13 +38,13 @@ void data_decoder_free(struct data_decoder *decoder);
 
 struct data_config {
 	struct data_decoder *decoder;
-	uint64_t memory;	 /* bytes of rows kept in memory */
-	const char *spill_dir;	 /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
-	uint64_t spill_max;	 /* bytes; 0: 20 % of the free space */
+	uint64_t memory;	    /* bytes of rows kept in memory */
+	const char *spill_dir;	    /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
+	uint64_t spill_max;	    /* bytes; 0: 20 % of the free space */
 	struct backend_shape shape; /* 0,0,0: the most frequent shape of the rows */
-	uint64_t max_bad_rows;	 /* past it: ERR_DATA */
-	bool need_labels;	 /* train, evaluate: a NULL label is a bad row */
-	bool regression;	 /* labels are float targets (loss mse, mae; or bce with arrays) */
+	uint64_t max_bad_rows;	    /* past it: ERR_DATA */
+	bool need_labels;	    /* train, evaluate: a NULL label is a bad row */
+	bool regression; /* labels are float targets (loss mse, mae; or bce with arrays) */
 	double validation_fraction; /* of the training rows, by hash; 0: none */
 	uint64_t seed;
 };
@@ -86,7 +86,8 @@ void data_feeder_abort(struct data_feeder *feeder);
  * agree_free it. */
 int data_collect(struct data_set *data, struct agree_block *part, struct err *err);
 /* Maps labels to class indices. outputs: of the network. ERR_DATA naming row id and value for a
- * label outside the class map, more classes than outputs, a target vector of another length, NaN. */
+ * label outside the class map, more classes than outputs, a target vector of another length, NaN.
+ */
 int data_apply(struct data_set *data, const struct agree_block *agreed, uint32_t outputs,
 	       struct err *err);
 
