@@ -148,6 +148,16 @@ def every_layer():
     return keras.Model(i, L.Softmax(name="soft")(x), name="every")
 
 
+def twice():
+    """A model without weights, called twice, the second time as the output."""
+    e = L.Input((8, 8, 2), name="e")
+    inner = keras.Model(e, L.ReLU(name="relu")(L.AveragePooling2D(3, 1, "same", name="avg")(e)),
+                        name="inner")
+    i = L.Input((8, 8, 2), name="i")
+    x = L.Conv2D(2, 3, padding="same", name="c2")(inner(L.Conv2D(2, 1, name="c1")(i)))
+    return keras.Model(i, inner(x))
+
+
 def augment():
     return keras.Sequential([
         L.Input((12, 10, 3), name="in"), L.ZeroPadding2D(2, name="pad"),
@@ -232,8 +242,11 @@ def shuffled(model, rng):
 def random_graph(rng, n):
     """Layers of one shape, connected at random: their order is all that matters."""
     made = [L.Input((4, 4, 2), name="in")]
+    shared = L.ReLU(name="shared")
     for k in range(n):
-        if rng.random() < 0.4:
+        if rng.random() < 0.2:
+            made.append(shared(rng.choice(made)))
+        elif rng.random() < 0.4:
             made.append(L.Add(name="add%d" % k)([rng.choice(made) for _ in range(2)]))
         else:
             made.append(L.Conv2D(2, (1, 1 + k), padding="same", name="conv%d" % k)(
@@ -260,12 +273,13 @@ save("branches", branches(), run=True)
 save("nested", nested(), run=True)
 save("head", head(), run=True)
 save("quick", quick())
+save("twice", twice(), run=True)
 save("augment", augment())
 save("flat", flat_input(), run=True)
 save("activations", activations(), run=True)
 model, text = shuffled(branches(), random.Random(2))
 save("shuffled", model, text=text)
-for seed in range(3):
+for seed in range(4):
     model, text = shuffled(random_graph(random.Random(seed), 24), random.Random(seed + 10))
     save("random%d" % seed, model, text=text)
 if new:

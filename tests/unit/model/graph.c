@@ -87,7 +87,7 @@ static void attributes(void)
 																																																																											      "lin",
 																																																																											      ", \"activation\": \"linear\"") "," L("AveragePooling2D",
 																																																																																    "avg",
-																																																																																    ", \"pool_size\": [2, 1], \"strides\": null")),
+																																																																																    ", \"pool_size\": [3, 1], \"strides\": null")),
 				NULL);
 	const struct backend_graph *g = model_graph(m);
 	const struct backend_node *n = node(m, "r1", BACKEND_RESCALE);
@@ -137,12 +137,12 @@ static void attributes(void)
 	n = node(m, "up", BACKEND_UPSAMPLE);
 	ok(n->bilinear && n->window.stride_h == 1 && n->window.stride_w == 2, "upsampling");
 	n = node(m, "avg", BACKEND_AVGPOOL);
-	ok(n->window.kh == 2 && n->window.stride_h == 2 && n->window.stride_w == 1 &&
+	ok(n->window.kh == 3 && n->window.stride_h == 3 && n->window.stride_w == 1 &&
 		   n->window.dilation_h == 1,
 	   "strides null is the pool size");
 	ok(g->node[g->output].op == BACKEND_AVGPOOL && &g->node[g->output] == n, "output node");
 	is(model_info(m)->last, BACKEND_LINEAR, "no activation at the end");
-	is(model_info(m)->outputs, 2 * 8 * 6, "elements of the output");
+	is(model_info(m)->outputs, 1 * 8 * 6, "elements of the output");
 	is(model_info(m)->layers, 15,
 	   "layers, without the input, as Keras counts a Sequential one");
 	model_free(m);
@@ -178,6 +178,9 @@ static void frozen(void)
 	   "a frozen batch norm runs in inference mode");
 	ok(tensor(m, "bn2/gamma")->trainable && !node(m, "bn2", BACKEND_BATCHNORM)->frozen,
 	   "another does not");
+	ok(node(m, "bn2", BACKEND_BATCHNORM)->momentum == 0.99f &&
+		   node(m, "bn2", BACKEND_BATCHNORM)->epsilon == 1e-3f,
+	   "its defaults");
 	is(model_info(m)->trainable, 6 + 8, "trainable parameters");
 	is(model_info(m)->frozen, 9 + 12 + 6, "others, statistics among them");
 	is(model_info(m)->last, BACKEND_SOFTMAX, "activation at the end");
@@ -289,6 +292,9 @@ static void inputs(void)
 		   (struct backend_shape){4, 4, 3}, 3, "[null, 48]", "images as vectors");
 	input_case(SEQ(IN("4, 4, 3") L("Flatten", "f", "")), (struct model_bind){1, 1, 48, 0},
 		   (struct backend_shape){4, 4, 3}, 48, "[null, 4, 4, 3]", "vectors as images");
+	input_case(SEQ(IN("null, null") L("Dense", "f", ", \"units\": 2")),
+		   (struct model_bind){6, 4, 3, 0}, (struct backend_shape){6, 4, 3}, 12,
+		   "[null, 6, 12]", "images as rows of any length");
 	m = open_or_stop(SEQ(IN("null, null, 3") L("Conv2D", "c",
 						   ", \"filters\": 2, "
 						   "\"kernel_size\": 3")),
