@@ -423,10 +423,15 @@ static const struct cpu_state_class conv_class = {conv_prepare, NULL, conv_undo}
 void conv_forward(struct lower *l, uint32_t node)
 {
 	const struct backend_node *n = lower_node(l, node);
-	struct conv *s = lower_state(l, sizeof(*s), &conv_class);
 	uint32_t end = lower_end(l, node);
+	struct conv *s;
 	struct cpu_op *op;
 
+	if (wino_wanted(l, node)) {
+		wino_forward(l, node);
+		return;
+	}
+	s = lower_state(l, sizeof(*s), &conv_class);
 	if (!s)
 		return;
 	l->saved[node] = s;
@@ -448,9 +453,14 @@ void conv_backward(struct lower *l, uint32_t node)
 {
 	const struct backend_node *n = lower_node(l, node);
 	struct conv *s = l->saved[node];
-	int32_t g = lower_masked(l, node);
 	struct cpu_op *op;
+	int32_t g;
 
+	if (wino_wanted(l, node)) {
+		wino_backward(l, node);
+		return;
+	}
+	g = lower_masked(l, node);
 	if (s->want_weights) {
 		op = lower_op(l, n, CPU_ROWS, weights_run);
 		op->state = s;

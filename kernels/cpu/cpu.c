@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "cpu.h"
+#include "wino.h"
 
 #define HUGE_PAGE (2ull << 20)
 
@@ -41,6 +42,7 @@ static int cpu_open(const struct backend_options *options, struct backend **out,
 		return rc;
 	}
 	backend->loops = cpu_loops_best();
+	backend->wino = wino_loops_best();
 	snprintf(backend->base.info, sizeof(backend->base.info),
 		 "oneDNN %d.%d.%d (isa %#x), own loops %s, %u threads", version->major,
 		 version->minor, version->patch, (unsigned int)dnnl_get_effective_cpu_isa(),

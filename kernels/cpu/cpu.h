@@ -32,6 +32,7 @@ struct cpu_backend {
 	bool own_pool;
 	dnnl_engine_t engine;
 	const struct cpu_loops *loops;
+	const struct wino_loops *wino; /* NULL: not on this processor */
 };
 
 /* How the rows of a batch are taken through an op. */

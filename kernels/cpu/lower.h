@@ -99,6 +99,10 @@ void lower_input(struct lower *l, uint32_t node);
 void lower_loss(struct lower *l);
 void conv_forward(struct lower *l, uint32_t node);
 void conv_backward(struct lower *l, uint32_t node);
+/* wino.c: 3x3 convolutions that it does better than conv.c */
+bool wino_wanted(const struct lower *l, uint32_t node);
+void wino_forward(struct lower *l, uint32_t node);
+void wino_backward(struct lower *l, uint32_t node);
 void dense_forward(struct lower *l, uint32_t node);
 void dense_backward(struct lower *l, uint32_t node);
 void pool_forward(struct lower *l, uint32_t node);
