@@ -15,3 +15,7 @@ udf:
 udf-stage: udf
 	$(UDF_MAKE) install DESTDIR=$(abspath $(BUILD))/stage
 all: udf
+
+.PHONY: install-udf
+install-udf: udf
+	$(UDF_MAKE) install DESTDIR=$(DESTDIR)

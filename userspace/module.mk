@@ -30,3 +30,22 @@ $(BUILD)/bin/cnnctl: $(CNNCTL_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_ctl)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lpq -larchive -ljansson -lm
 
 all: $(if $(CNND_SRC),$(BUILD)/bin/cnnd) $(if $(CNNCTL_SRC),$(BUILD)/bin/cnnctl)
+
+# ---- install: PREFIX, SYSCONFDIR and DESTDIR are honoured; the extension goes where PG_CONFIG says ----
+PREFIX ?= /usr
+SYSCONFDIR ?= /etc
+MANDIR := $(DESTDIR)$(PREFIX)/share/man
+.PHONY: install install-userspace
+install-userspace: $(BUILD)/bin/cnnd $(BUILD)/bin/cnnctl
+	install -D -m 755 $(BUILD)/bin/cnnd $(DESTDIR)$(PREFIX)/sbin/cnnd
+	install -D -m 755 $(BUILD)/bin/cnnctl $(DESTDIR)$(PREFIX)/bin/cnnctl
+	install -D -m 644 docs/man/cnnd.8 $(MANDIR)/man8/cnnd.8
+	install -D -m 644 docs/man/cnnd.conf.5 $(MANDIR)/man5/cnnd.conf.5
+	install -D -m 644 docs/man/cnnctl.1 $(MANDIR)/man1/cnnctl.1
+	install -D -m 644 docs/man/gpu_cnn.7 $(MANDIR)/man7/gpu_cnn.7
+	install -D -m 644 userspace/cnnd/cnnd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/cnnd.conf
+	install -D -m 644 userspace/cnnd/cnnd.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/cnnd.conf
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's,/usr/sbin/cnnd,$(PREFIX)/sbin/cnnd,' userspace/cnnd/cnnd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/cnnd.service
+	[ -e $(DESTDIR)$(SYSCONFDIR)/cnnd.conf ] || install -D -m 644 userspace/cnnd/cnnd.conf $(DESTDIR)$(SYSCONFDIR)/cnnd.conf
+install: install-userspace install-udf ## daemon, tool, manuals, extension; PREFIX, DESTDIR, PG_CONFIG honoured
