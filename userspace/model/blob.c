@@ -106,7 +106,7 @@ int model_blob_check(const struct model *model, uint64_t bytes, struct err *err)
 	for (i = 0; i < g->n_tensors; i++) {
 		const struct backend_tensor *t = &g->tensor[i];
 		char row[200];
-		int n = snprintf(row, sizeof(row), "\n  %.100s (", t->name);
+		int n = snprintf(row, sizeof(row), "\n  %s (", t->name);
 
 		for (uint32_t d = 0; d < t->rank; d++)
 			n += snprintf(row + n, sizeof(row) - (size_t)n, "%s%u", d ? "," : "",

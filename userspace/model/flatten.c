@@ -117,26 +117,27 @@ static int emit_net(struct reader *r, struct model *model, const struct net *net
 	return rc;
 }
 
-/* Uses of layers, nested models multiplied out; capped. */
-static uint64_t count_calls(const struct net *net)
+/* Uses of layers and their inputs, nested models multiplied out; counting stops past the limits. */
+static void count(const struct net *net, uint64_t *calls, uint64_t *inputs)
 {
-	uint64_t n = net->n_topo;
-
-	for (uint32_t i = 0; i < net->n_topo && n <= MAX_CALLS; i++) {
+	for (uint32_t i = 0; i < net->n_topo && *calls <= MAX_CALLS && *inputs <= MAX_INPUTS; i++) {
 		const struct member *m = &net->member[net->topo[i].member];
 
+		++*calls;
+		*inputs += m->node[net->topo[i].node].n;
 		if (m->net)
-			n += count_calls(m->net);
+			count(m->net, calls, inputs);
 	}
-	return n;
 }
 
 int model_flatten(struct reader *r, struct model *model, const struct net *net)
 {
-	uint64_t calls = count_calls(net);
+	uint64_t calls = 0, inputs = 0;
 
-	if (calls > MAX_CALLS)
-		return jread_error(r, NULL, "more than %u calls of layers", MAX_CALLS);
+	count(net, &calls, &inputs);
+	if (calls > MAX_CALLS || inputs > MAX_INPUTS)
+		return jread_error(r, NULL, "more than %u calls of layers, or %u inputs of them",
+				   MAX_CALLS, MAX_INPUTS);
 	model->layer = arena_array(r->arena, r->n_layers + 1, sizeof(*model->layer));
 	model->call = arena_array(r->arena, calls + 1, sizeof(*model->call));
 	if (!model->layer || !model->call)

@@ -13,9 +13,10 @@
 
 #define MAX_NESTED 16u			 /* models inside models */
 #define MAX_CALLS (4 * MODEL_MAX_LAYERS) /* shared layers are called more than once */
-#define MAX_SIZE 16777216u		 /* filters, units */
-#define MAX_WINDOW 65536u		 /* kernel, stride, dilation, padding */
-#define MAX_ELEMENTS (1ull << 30)	 /* of one activation of one row; as kernels/check.c */
+#define MAX_INPUTS (4 * MAX_CALLS)
+#define MAX_SIZE 16777216u	  /* filters, units */
+#define MAX_WINDOW 65536u	  /* kernel, stride, dilation, padding */
+#define MAX_ELEMENTS (1ull << 30) /* of one activation of one row; as kernels/check.c */
 
 /* A Keras shape without the batch: rank 1 (c), 2 (a, c) or 3 (h, w, c). rank 0: nothing is known;
  * dimension 0: Keras' None. */

@@ -42,13 +42,11 @@ static int too_many(struct reader *r)
 	return 0;
 }
 
-/* A message is cut by bytes and may quote the text: what is not whole UTF-8 or a control character
- * becomes '?', so that a database can show it. */
-static void clean(struct err *err)
+void jread_clean(char *text)
 {
-	unsigned char *s = (unsigned char *)(err ? err->message : NULL);
+	unsigned char *s = (unsigned char *)text;
 
-	while (s && *s) {
+	while (*s) {
 		size_t n = *s < 0x80 ? 0 : *s >= 0xf0 ? 3 : *s >= 0xe0 ? 2 : 1, i = 1;
 
 		while (i <= n && (s[i] & 0xc0) == 0x80)
@@ -73,7 +71,8 @@ int jread_parse(struct reader *r, json_t **out)
 			return jread_oom(r);
 		rc = err_set(r->err, ERR_ARCH, -EINVAL, "architecture: line %d column %d: %s",
 			     error.line, error.column, error.text);
-		clean(r->err);
+		if (r->err)
+			jread_clean(r->err->message);
 		return rc;
 	}
 	*out = root;
@@ -139,7 +138,8 @@ int jread_error(struct reader *r, const struct jpath *path, const char *fmt, ...
 	va_end(ap);
 	err_set(r->err, ERR_ARCH, -EINVAL, "architecture: line %zu column %zu%s%s%s: %s", line,
 		column, where[0] ? ", " : "", where, layer, what);
-	clean(r->err);
+	if (r->err)
+		jread_clean(r->err->message);
 	return -EINVAL;
 }
 

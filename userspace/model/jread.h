@@ -78,6 +78,9 @@ int jread_pair(struct reader *r, struct place object, const char *key, uint32_t 
 int jread_integer(struct reader *r, struct place place, int64_t min, int64_t max, int64_t *out);
 int jread_need(struct reader *r, struct place object, const char *key);
 
+/* What was cut by bytes and may quote the user: what is not whole UTF-8, or a control character,
+ * becomes '?', so that a database can show it. */
+void jread_clean(char *text);
 /* Offset in the text where the path leads; as far as it can be followed. */
 size_t jread_find(const char *text, size_t length, const struct jpath *path);
 

@@ -197,8 +197,10 @@ static int finish(struct lower *lower)
 		return err_set(lower->r->err, ERR_INTERNAL, rc,
 			       "the model's tensors cannot be laid out: %s", strerror(-rc));
 	rc = backend_graph_check(g, &error);
-	if (rc)
-		return err_set(lower->r->err, ERR_ARCH, rc, "architecture: %.500s", error.message);
+	if (rc) {
+		jread_clean(error.message);
+		return err_set(lower->r->err, ERR_ARCH, rc, "architecture: %s", error.message);
+	}
 	for (uint32_t i = 0; i < lower->n_tensors; i++)
 		blob[i + 1] = blob[i] + lower->tensor[i].count;
 	model->blob = blob;
@@ -233,7 +235,5 @@ int model_lower(struct reader *r, struct model *model)
 		return rc;
 	last = &model->graph.node[model->graph.output];
 	model->info.last = last->op == BACKEND_ACTIVATION ? last->activation : BACKEND_LINEAR;
-	model->info.input = model->input;
-	model->info.outputs = (uint32_t)shape_elements(&model->call[model->output].out);
 	return 0;
 }

@@ -26,7 +26,7 @@ void model_free(struct model *model)
 	free(model);
 }
 
-static int no_json(const char *text, size_t length, struct err *err)
+static int no_json(struct err *err)
 {
 	int rc = err_set(err, ERR_ARCH, -EINVAL,
 			 "architecture: neither Keras JSON nor the name of a built-in one");
@@ -40,18 +40,19 @@ static int no_json(const char *text, size_t length, struct err *err)
 	return rc;
 }
 
-/* The text with its spaces around cut off, kept by the model. */
+/* Keeps the text, or makes that of a built-in. */
 static int take_text(struct model *model, const char *text, size_t length,
 		     const struct model_bind *bind, struct err *err)
 {
-	const char *name;
+	size_t begin = 0, end = length;
 	char *made = NULL, *copy;
+	const char *name;
 
-	while (length && isspace((unsigned char)text[0]))
-		text++, length--;
-	while (length && isspace((unsigned char)text[length - 1]))
-		length--;
-	if (builtin_known(text, length, &name)) {
+	while (begin < end && isspace((unsigned char)text[begin]))
+		begin++;
+	while (begin < end && isspace((unsigned char)text[end - 1]))
+		end--;
+	if (builtin_known(text + begin, end - begin, &name)) {
 		made = builtin_json(name, bind);
 		if (!made)
 			return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
@@ -59,8 +60,8 @@ static int take_text(struct model *model, const char *text, size_t length,
 		model->info.name = name;
 		text = made;
 		length = strlen(made);
-	} else if (!length || *text != '{') {
-		return no_json(text, length, err);
+	} else if (begin == end || text[begin] != '{') {
+		return no_json(err);
 	}
 	copy = arena_alloc(&model->arena, length + 1);
 	if (copy)
@@ -93,9 +94,10 @@ static int build(struct model *model, struct reader *r, json_t *json, const stru
 	if (rc)
 		return rc;
 	model->info.layers = model->n_layers;
-	if (!model->info.shape_known)
-		model->info.input = model->input;
-	else if (model->input_filled)
+	model->info.input = model->input;
+	if (shape_complete(&model->call[model->output].out))
+		model->info.outputs = (uint32_t)shape_elements(&model->call[model->output].out);
+	if (model->info.shape_known && model->input_filled)
 		rc = model_fill_json(r, model, json);
 	return rc;
 }

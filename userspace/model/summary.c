@@ -49,6 +49,7 @@ static size_t cell(const struct model *model, uint32_t row, int column, char *ou
 		snprintf(out, size, "%llu", (unsigned long long)layer->parameters);
 	else
 		cell_inputs(model, layer, out, size);
+	jread_clean(out); /* it may have been cut inside a character */
 	return strlen(out);
 }
 

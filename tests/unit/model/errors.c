@@ -441,6 +441,48 @@ static char *multiplied(int levels)
 	return strcat(inner, "}");
 }
 
+/* A sum of 200 inputs inside a model that is called 1,000 times. */
+static void wide_shared(void)
+{
+	char *refs = repeat("[[\"i\", 0, 0, {}]", ", [\"i\", 0, 0, {}]", 199, "]");
+	char *calls = repeat("[[\"i\", 0, 0, {}]]", ", [[\"i\", 0, 0, {}]]", 999, "");
+	char *used = repeat("[[\"m\", 0, 0, {}]", "", 0, ""), *text;
+
+	for (int i = 1; i < 1000; i++) {
+		char *more;
+
+		if (asprintf(&more, "%s, [\"m\", %d, 0, {}]", used, i + 1) < 0)
+			BAIL("out of memory");
+		free(used);
+		used = more;
+	}
+	if (asprintf(
+		    &text,
+		    F(FIN(
+			      "i") "{\"class_name\": \"Functional\", \"name\": \"m\", \"config\": "
+				   "{\"name\": \"m\", \"layers\": [" FIN("i")
+					   FL("Add", "a", "", "%s") "], \"input_layers\": " END(
+						   "i") ", \"output_layers\": " END("a") "}, "
+											 "\"inbound"
+											 "_nodes\":"
+											 " [%s]},"
+											 " " FL("Ad"
+												"d",
+												"su"
+												"m",
+												"",
+												"%s"
+												"]"),
+		      END("i"), END("sum")),
+		    refs, calls, used) < 0)
+		BAIL("out of memory");
+	refuse(text, "or 160000 inputs of them", "a wide sum, called 1,000 times");
+	free(refs);
+	free(calls);
+	free(used);
+	free(text);
+}
+
 static void shared_models(void)
 {
 	char *few = multiplied(4), *many = multiplied(12);
@@ -485,7 +527,8 @@ static void positions(void)
 	       "\"\\u0075nits\": 0}}]}}",
 	       "line 5 column 1, config.layers[0].config.units (layer 'q\"\\')",
 	       "escapes in keys and names");
-	refuse("  \n\n {\"class_name\": 1}", "line 1 column 1", "spaces in front do not count");
+	refuse("  \n\n {\"class_name\": 1}", "line 3 column 2",
+	       "lines are those of the text as given");
 	refuse(HEAD "{\"class_name\": \"Dense\", \"config\": {\"name\": \"\xc3\xa4\", \"units\": "
 		    "0}}" TAIL,
 	       "(layer '\xc3\xa4')", "name in UTF-8");
@@ -508,6 +551,7 @@ int main(void)
 	many_layers();
 	large_texts();
 	shared_models();
+	wide_shared();
 	contradictions();
 	positions();
 	ok(model_open("{", 1, NULL, &(struct model *){NULL}, NULL) < 0, "no place for the error");
