@@ -186,6 +186,10 @@ static void notices(void)
 	is(rig_run(&r, 0, 1, &row, &err), 0, "trains");
 	ok(row.steps == 1 && row.rows == ROWS, "one batch of all rows, not zero batches");
 	rig_end(&r);
+	is(start(&r, "\"batch_size\": 64", THREE, 71, "dense:3:softmax"), 0, "71 rows by 64");
+	ok(!rig_run(&r, 0, 1, &row, &err) && row.rows == 71 && row.steps == 2,
+	   "are two steps, one of 36 %s", err.message);
+	rig_end(&r);
 	is(start(&r, "", TWO, 1, "dense:3:softmax"), 0, "a table of one row");
 	ok(!rig_run(&r, 0, 1, &row, &err) && row.rows == 1 && isfinite(row.loss), "trains");
 	rig_end(&r);

@@ -242,6 +242,9 @@ static void policy(void)
 	parse("{\"class_weight\": {\"cat\": 0.5}}");
 	train_config_policy(&c, &part, &err);
 	ok(label[0].weight == .5 && isnan(label[1].weight), "text label, whole");
+	parse("{\"class_weight\": {\"cats\": 0.5}}");
+	train_config_policy(&c, &part, &err);
+	ok(isnan(label[0].weight) && label[1].weight == .5, "and no longer");
 	label[0] = (struct agree_label){1, &yes, 1, 0};
 	part.labels = AGREE_BOOL;
 	part.n_labels = 1;

@@ -173,6 +173,9 @@ static void hostile_weights(void)
 	is(put(CTL_WEIGHTS, 0, 2, n, bad, 8, &err), 0, "a first part,");
 	refuse_put("another kind in the second", -EPROTO, CTL_OPTIMIZER, 1, 2, n, bad, n - 8,
 		   "out of order");
+	is(put(CTL_WEIGHTS, 0, 3, n, bad, 8, &err), 0, "a first part,");
+	refuse_put("a third after the first", -EPROTO, CTL_WEIGHTS, 2, 3, n, bad, n - 8,
+		   "out of order");
 	is(put(CTL_WEIGHTS, 0, 3, n, bad, 8, &err), 0, "a first part");
 	unharmed("and nothing more");
 	refuse_put("going on after a look", -EPROTO, CTL_WEIGHTS, 1, 3, n, bad, 8, "out of order");
@@ -193,6 +196,8 @@ static void hostile_state(void)
 	bad[5] ^= 1;
 	refuse_put("a slot of another name", -EINVAL, CTL_OPTIMIZER, 0, 1, n, bad, n, "no slot");
 	bad[5] ^= 1;
+	bad[0]--;
+	refuse_put("a slot of a shorter name", -EINVAL, CTL_OPTIMIZER, 0, 1, n, bad, n, "no slot");
 	memset(bad, 0xff, 4);
 	refuse_put("a name of 4 GB", -EINVAL, CTL_OPTIMIZER, 0, 1, n, bad, n, "no slot");
 	memcpy(bad, before_state, n);

@@ -39,20 +39,23 @@ struct rig {
 };
 
 /* A network of Dense layers on a row of numbers, as Keras JSON: "dense:8:relu,dropout:25,
- * dense:3:softmax" (dropout in per cent). malloc'd. */
+ * dense:3:softmax" (dropout in per cent). 64 inputs are an image of 8 x 8. malloc'd. */
 static inline char *rig_dense(uint32_t inputs, const char *layers)
 {
 	size_t size = 8192, used;
 	char *json = malloc(size), name[32], activation[32];
+	const char *side = inputs == 64 ? "8, 8" : "1, 1";
 	unsigned int value, k = 0;
 	int n;
+
+	inputs = inputs == 64 ? 1 : inputs;
 
 	used = (size_t)snprintf(json, size,
 				"{\"class_name\": \"Sequential\", \"config\": {\"name\": \"m\", "
 				"\"layers\": [{\"class_name\": \"InputLayer\", \"config\": {"
-				"\"name\": \"in\", \"batch_input_shape\": [null, 1, 1, %u]}}, "
+				"\"name\": \"in\", \"batch_input_shape\": [null, %s, %u]}}, "
 				"{\"class_name\": \"Flatten\", \"config\": {\"name\": \"flat\"}}",
-				inputs);
+				side, inputs);
 	while (sscanf(layers, "%31[a-z]:%u%n", name, &value, &n) == 2) {
 		layers += n;
 		if (!strcmp(name, "dropout")) {

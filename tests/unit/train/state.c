@@ -143,6 +143,89 @@ static void undisturbed(const char *backend)
 	rig_end(&b);
 }
 
+/* One row and a learning rate too small to move a weight: a loss changes only with the masks. */
+static double loss_of_one_row(const char *spec, const char *layers, uint64_t seed, uint32_t epoch)
+{
+	static uint8_t one[64];
+	static int32_t zero[1];
+	struct rig_rows row = {.n = 1, .h = 8, .w = 8, .c = 1, .u8 = one, .y_int = zero};
+	char text[512], *deep = rig_dense(64, layers);
+	const float *w;
+	struct ctl_run_row result;
+	struct err err;
+	struct rig r, first;
+	uint64_t n;
+
+	for (uint32_t i = 0; i < 64; i++)
+		one[i] = (uint8_t)(i * 3);
+	snprintf(text, sizeof(text),
+		 "{\"backend\": \"ref\", \"learning_rate\": 1e-30, \"seed\": %llu%s}",
+		 (unsigned long long)seed, spec);
+	/* all with the weights of seed 0 */
+	if (rig_start(&first, "{\"backend\": \"ref\"}", deep, &row, NULL, &err) ||
+	    rig_start(&r, text, deep, &row, NULL, &err))
+		BAIL("%s: %s", text, err.message);
+	w = (const float *)rig_get(&first, CTL_WEIGHTS, &n);
+	if (rig_put(&r, CTL_WEIGHTS, w, n, &err) || rig_run(&r, epoch, 1, &result, &err))
+		BAIL("%s: %s", text, err.message);
+	free((void *)w);
+	free(deep);
+	rig_end(&first);
+	rig_end(&r);
+	return result.loss;
+}
+
+static void randomness(void)
+{
+	const char *drop = "dropout:50,dense:2:softmax", *plain = "dense:2:softmax";
+	const char *crop = ", \"augment\": \"pad_crop=4\"", *cut = ", \"augment\": \"cutout=5\"";
+	const char *flip = ", \"augment\": \"flip\"";
+	double a = loss_of_one_row("", plain, 0, 0);
+	uint32_t flipped = 0;
+	struct rig r, other;
+
+	ok(a == loss_of_one_row("", plain, 0, 3) && a == loss_of_one_row("", plain, 9, 0),
+	   "without masks a row's loss is the same in every epoch, with every seed");
+	a = loss_of_one_row("", drop, 0, 0);
+	ok(a == loss_of_one_row("", drop, 0, 0), "dropout: the same mask again");
+	ok(a != loss_of_one_row("", drop, 0, 1), "dropout: another mask in the next epoch");
+	ok(a != loss_of_one_row("", drop, 1, 0), "dropout: another mask with another seed");
+	a = loss_of_one_row(crop, plain, 0, 0);
+	ok(a == loss_of_one_row(crop, plain, 0, 0) && a != loss_of_one_row(crop, plain, 0, 1) &&
+		   a != loss_of_one_row(crop, plain, 1, 0),
+	   "pad_crop: another place with epoch and seed");
+	a = loss_of_one_row(cut, plain, 0, 0);
+	ok(a != loss_of_one_row(cut, plain, 0, 1), "cutout: another place with the epoch");
+	a = loss_of_one_row("", plain, 0, 0);
+	for (uint32_t e = 0; e < 10; e++)
+		flipped += a != loss_of_one_row(flip, plain, 0, e);
+	ok(flipped > 0 && flipped < 10, "flip: in %u of 10 epochs", flipped);
+
+	start(&r, "ref", "");
+	start(&other, "ref", ", \"seed\": 1");
+	ok(!rig_same(&r, &other, CTL_WEIGHTS), "the seed gives the initial weights");
+	rig_end(&r);
+	rig_end(&other);
+}
+
+/* No masks, no plan: only the order of the rows can tell two epochs apart. */
+static void order(void)
+{
+	char *plain = rig_dense(WIDTH, "dense:3:softmax");
+	struct ctl_run_row row;
+	struct err err;
+	struct rig a, b;
+
+	if (rig_start(&a, "{\"backend\": \"ref\"}", plain, &rows, NULL, &err) ||
+	    rig_start(&b, "{\"backend\": \"ref\"}", plain, &rows, NULL, &err) ||
+	    rig_run(&a, 0, 1, &row, &err) || rig_run(&b, 1, 1, &row, &err))
+		BAIL("%s", err.message);
+	ok(!rig_same(&a, &b, CTL_WEIGHTS), "each epoch has its own order of rows");
+	free(plain);
+	rig_end(&a);
+	rig_end(&b);
+}
+
 static void snapshot(void)
 {
 	struct ctl_run again = {.first_epoch = 1, .count = 1, .lr_factor = 1};
@@ -205,6 +288,8 @@ int main(void)
 	resume("cpu");
 	undisturbed("ref");
 	undisturbed("cpu");
+	randomness();
+	order();
 	snapshot();
 	estimate();
 	free(architecture);

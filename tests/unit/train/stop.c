@@ -140,6 +140,30 @@ static void pixels(void)
 	rig_end(&r);
 }
 
+/* Loss and gradient are finite, the step itself overflows: the last one of the epoch. */
+static void overflow(void)
+{
+	static const float huge[WIDTH] = {1e18f};
+	static const double goal[1];
+	struct rig_rows row_1e18 = {
+		.n = 1, .h = 1, .w = 1, .c = WIDTH, .f32 = huge, .y_double = goal};
+	struct ctl_run_row row;
+	struct err err = {0};
+	uint8_t *before;
+	uint64_t n;
+	struct rig r;
+
+	start(&r, "{\"backend\": \"ref\", \"learning_rate\": 1e6}", "dense:1:linear", &row_1e18,
+	      NULL);
+	before = rig_get(&r, CTL_WEIGHTS, &n);
+	is(rig_run(&r, 0, 1, &row, &err), 0, "an update that overflows");
+	ok(row.flags == CTL_ROW_NAN && row.note.p && !strncmp(row.note.p, "weight is", 9),
+	   "is found at the epoch's end: %.*s", (int)row.note.n, row.note.p ? row.note.p : "");
+	ok(weights_are(&r, before, n), "the initial weights stay");
+	free(before);
+	rig_end(&r);
+}
+
 /* The coordinator's part of early stopping. */
 static void early(void)
 {
@@ -290,6 +314,7 @@ int main(void)
 	numeric("ref");
 	numeric("cpu");
 	pixels();
+	overflow();
 	early();
 	plateau();
 	interrupted(false);
