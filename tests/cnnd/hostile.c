@@ -36,8 +36,8 @@ static void fill(uint8_t *p, size_t n)
 		*p++ = (uint8_t)rnd();
 }
 
-/* Writes; reads what comes until nothing more does. False: the daemon has closed. */
-static bool throw_at(struct ctl_conn *conn, const uint8_t *p, size_t n)
+/* Writes; reads what comes until nothing more does for some ms. False: the daemon has closed. */
+static bool throw_at(struct ctl_conn *conn, const uint8_t *p, size_t n, int ms)
 {
 	struct pollfd f = {ctl_conn_fd(conn), POLLIN, 0};
 	struct ctl_msg m;
@@ -45,7 +45,7 @@ static bool throw_at(struct ctl_conn *conn, const uint8_t *p, size_t n)
 
 	if (send(f.fd, p, n, MSG_NOSIGNAL) != (ssize_t)n)
 		return false;
-	while (poll(&f, 1, 1) > 0) {
+	while (poll(&f, 1, ms) > 0) {
 		while ((rc = ctl_recv(conn, &m, fds, &n_fds, NULL)) == 1)
 			while (n_fds > 0)
 				close(fds[--n_fds]);
@@ -86,7 +86,7 @@ static void test_noise(void)
 		fill(buffer, n);
 		if (rnd() & 1)
 			put32(buffer, CTL_MAGIC);
-		closed += !throw_at(conn, buffer, n);
+		closed += !throw_at(conn, buffer, n, 5000);
 		ctl_conn_free(conn);
 	}
 	is(closed, ROUNDS / 5, "random bytes: closed each time");
@@ -108,7 +108,7 @@ static void test_random_fields(const struct lab_job *victim)
 		for (uint32_t k = 0; k < length; k += 4)
 			if (rnd() & 1) /* plausible lengths */
 				put32(buffer + n + k, rnd() % 40);
-		if (throw_at(conn, buffer, n + length)) {
+		if (throw_at(conn, buffer, n + length, 1)) {
 			alive++;
 			continue;
 		}
@@ -163,7 +163,7 @@ static void test_flipped(struct lab_job *job)
 		if (rnd() % 8 == 0)
 			n = 1 + rnd() % (uint32_t)n;
 		/* a connection that ends in a feed ends the job, as it should: not on each round */
-		if (throw_at(conn, buffer, (size_t)n) && rnd() % 16)
+		if (throw_at(conn, buffer, (size_t)n, 1) && rnd() % 16)
 			continue;
 		ctl_conn_free(conn);
 		conn = lab_connect(&lab, "alice");

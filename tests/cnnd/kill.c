@@ -11,6 +11,7 @@
 #include "lab.h"
 
 #define LARGE (160u << 20)
+#define SCALE (LAB_SANITIZER ? 10 : 1)
 
 static struct lab lab;
 static uint64_t baseline; /* RSS between jobs */
@@ -67,6 +68,8 @@ static void begin_unread(void)
 	m.u.begin.role = ctl_str("alice", 5);
 	m.u.begin.spec = ctl_str(spec, strlen(spec));
 	ctl_send(job.conn, &m, NULL, 0);
+	for (int i = 0; i < 500 && lab_jobs(&lab) < 1; i++)
+		usleep(10000);
 }
 
 static void begun(void)
@@ -78,7 +81,7 @@ static void feeding(void)
 {
 	struct lab_feed *f = open_feed(client(CTL_TRAIN, "", true), ROW_TRAIN);
 
-	for (uint32_t i = 0; i < 200000; i++)
+	for (uint32_t i = 0; i < 200000 / SCALE; i++)
 		lab_feed_row(f, i);
 }
 
@@ -117,7 +120,7 @@ static void in_feed_end(void)
 	struct lab_feed *f = open_feed(job, ROW_TRAIN);
 	struct ctl_msg m = {.type = CTL_FEED_END};
 
-	for (uint32_t i = 0; i < 50000; i++)
+	for (uint32_t i = 0; i < 50000 / SCALE; i++)
 		lab_feed_row(f, i);
 	m.u.feed_end.rows = f->rows;
 	ctl_send(job->conn, &m, NULL, 0);
@@ -127,7 +130,7 @@ static struct lab_job *fed(uint8_t kind, const char *more)
 {
 	struct lab_job *job = client(kind, more, true);
 
-	if (lab_feed_rows(job, kind == CTL_PREDICTION ? ROW_PREDICT : ROW_TRAIN, 0, 100000))
+	if (lab_feed_rows(job, kind == CTL_PREDICTION ? ROW_PREDICT : ROW_TRAIN, 0, 100000 / SCALE))
 		BAIL("no rows: %s", job->err.message);
 	return job;
 }

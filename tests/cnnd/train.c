@@ -395,6 +395,7 @@ static void test_bad_rows(void)
 	ok(!rc && n == 3, "the bad rows are told");
 	agree_free(&block);
 	must(&job, lab_end(&job), "ended");
+	lab_job_free(&job);
 
 	/* past max_bad_rows the error comes while the client still writes */
 	lab_job_init(&job, &lab, "alice", CTL_TRAIN);

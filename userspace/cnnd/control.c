@@ -199,6 +199,7 @@ int control_create(struct daemon *d, struct control **out)
 		return -ENOMEM;
 	c->daemon = d;
 	c->watchdog_ms = sdnotify_watchdog_ms();
+	c->last_ping = now_ms(); /* the first one after READY */
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->wake, &a);

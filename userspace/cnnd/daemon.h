@@ -158,6 +158,8 @@ struct daemon {
 	char host[65];
 	struct memory_host machine;
 	int epoll_fd, wake_fd, listen_fd;
+	unsigned int faults; /* malformed frames since faults_ms; main thread */
+	uint64_t faults_ms;
 	int spare_fd; /* given up to refuse a connection when descriptors run out */
 	LIST_HEAD(, session) sessions;
 	unsigned int n_sessions;

@@ -14,6 +14,7 @@
 #include "request.h"
 
 #define PACED (4u << 20)
+#define FAULTS 10u
 #define UNREAD (64u << 10) /* no further request is read from a client that reads so little */
 
 bool session_text(struct ctl_str text, char *out, size_t capacity)
@@ -183,10 +184,27 @@ static bool is_busy(struct session *s)
 	return busy;
 }
 
+/* A client that does it again and again must not fill the log: ten lines a second. */
+static void log_fault(struct session *s, const struct err *err)
+{
+	struct daemon *d = s->daemon;
+	uint64_t now = now_ms();
+
+	if (now > d->faults_ms + 1000) {
+		if (d->faults > FAULTS)
+			log_warn(LOG_CODE("protocol"), "%u more malformed frames are not logged",
+				 d->faults - FAULTS);
+		d->faults_ms = now;
+		d->faults = 0;
+	}
+	if (d->faults++ < FAULTS)
+		log_warn(LOG_CODE("protocol"), "client uid %u pid %d: %s", (unsigned int)s->uid,
+			 (int)s->pid, err->message);
+}
+
 static void fail(struct session *s, const struct err *err)
 {
-	log_warn(LOG_CODE("protocol"), "client uid %u pid %d: %s", (unsigned int)s->uid,
-		 (int)s->pid, err->message);
+	log_fault(s, err);
 	session_error(s, err);
 	s->closing = true;
 }
