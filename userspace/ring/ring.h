@@ -35,7 +35,7 @@ struct ring_record {
 };
 
 struct ring_stats {
-	uint64_t bytes;		     /* payload bytes written or read by this end */
+	uint64_t bytes; /* payload bytes written or read by this end */
 	uint64_t records;
 	uint64_t waits;		     /* times this end went to sleep */
 	uint64_t kicks;		     /* times this end woke the peer */
