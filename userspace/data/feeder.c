@@ -320,7 +320,7 @@ int data_feeder_row(struct data_feeder *f, uint64_t bytes, void **place, struct 
 	return rc;
 }
 
-int data_feeder_row_end(struct data_feeder *f, struct err *err)
+static int end_row(struct data_feeder *f, struct err *err)
 {
 	char reason[BAD_REASON];
 	struct pending p = {0};
@@ -346,6 +346,14 @@ int data_feeder_row_end(struct data_feeder *f, struct err *err)
 	return keep_value(f, &v, &p, err);
 }
 
+int data_feeder_row_end(struct data_feeder *f, struct err *err)
+{
+	int rc = end_row(f, err);
+
+	f->failed |= rc != 0;
+	return rc;
+}
+
 /* The first feeder decides what all must be. */
 static int agree_types(struct data_set *data, enum backend_dtype dtype, uint32_t labels,
 		       struct err *err)
@@ -360,9 +368,11 @@ static int agree_types(struct data_set *data, enum backend_dtype dtype, uint32_t
 		return err_set(err, ERR_DATA, -EINVAL,
 			       "labels of the training and the validation rows are of different "
 			       "kinds");
-	data->typed = true;
-	data->dtype = dtype;
-	if (labels != AGREE_NO_LABELS) {
+	if (!data->typed) { /* written once: open feeders read it without the lock */
+		data->typed = true;
+		data->dtype = dtype;
+	}
+	if (!data->labelled && labels != AGREE_NO_LABELS) {
 		data->labelled = true;
 		data->labels = labels;
 	}
@@ -439,7 +449,8 @@ static void leave(struct data_feeder *f, bool aborted)
 
 int data_feeder_close(struct data_feeder *f, struct data_counts *counts, struct err *err)
 {
-	int rc = feeder_drain(f, err);
+	int rc = f->failed ? err_set(err, ERR_INTERNAL, -ECANCELED, "the feed has failed before")
+			   : feeder_drain(f, err);
 
 	if (!rc)
 		rc = flush(f, err);

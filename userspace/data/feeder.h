@@ -26,6 +26,7 @@ struct data_feeder {
 	struct data_set *data;
 	struct data_feed feed;
 	uint32_t labels; /* enum agree_labels */
+	bool failed;	 /* an error was returned: rows are missing */
 	struct store_writer raw, pixels;
 	void *place;
 	uint64_t bytes; /* of the value at place, 0: none */

@@ -67,6 +67,16 @@ static int open_file(struct spill *s, struct err *err)
 	return 0;
 }
 
+static int allocate(const struct spill *s, uint64_t bytes)
+{
+	int rc;
+
+	do
+		rc = posix_fallocate(s->fd, (off_t)s->allocated, (off_t)bytes);
+	while (rc == EINTR);
+	return rc;
+}
+
 int spill_reserve(struct spill *s, uint64_t bytes, uint64_t *offset, struct err *err)
 {
 	int rc = s->fd < 0 ? open_file(s, err) : 0;
@@ -81,14 +91,16 @@ int spill_reserve(struct spill *s, uint64_t bytes, uint64_t *offset, struct err 
 		err_hint(err, "Raise spill_max, give rows more memory, or train on fewer rows.");
 		return -ENOSPC;
 	}
-	while (s->end + bytes > s->allocated) {
-		uint64_t step = s->end + bytes - s->allocated;
+	if (s->end + bytes > s->allocated) {
+		uint64_t needed = s->end + bytes - s->allocated, step = s->max - s->allocated;
 
-		if (step < STEP)
-			step = s->max - s->allocated < STEP ? s->max - s->allocated : STEP;
-		do
-			rc = posix_fallocate(s->fd, (off_t)s->allocated, (off_t)step);
-		while (rc == EINTR);
+		step = step < STEP ? step : STEP;
+		step = step < needed ? needed : step;
+		rc = allocate(s, step);
+		if (rc && step > needed) { /* the disk may have room for this much */
+			step = needed;
+			rc = allocate(s, step);
+		}
 		if (rc)
 			return failed(s, "allocation", rc, step, err);
 		s->allocated += step;

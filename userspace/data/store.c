@@ -106,7 +106,7 @@ static bool try_charge(struct store *s, uint64_t bytes)
 	return true;
 }
 
-/* Writes one full chunk to the file. -ENOENT: there is none. */
+/* Writes one full chunk to the file. 1: there is none. */
 static int evict(struct store *s, struct err *err)
 {
 	struct chunk c;
@@ -116,7 +116,7 @@ static int evict(struct store *s, struct err *err)
 	pthread_mutex_lock(&s->lock);
 	if (!s->n_closed) {
 		pthread_mutex_unlock(&s->lock);
-		return -ENOENT;
+		return 1;
 	}
 	index = s->closed[--s->n_closed];
 	c = s->chunk[index];
@@ -144,9 +144,9 @@ static int evict(struct store *s, struct err *err)
 int store_charge(struct store *s, uint64_t bytes, const char *what, struct err *err)
 {
 	while (!try_charge(s, bytes)) {
-		int rc = s->spills ? evict(s, err) : -ENOENT;
+		int rc = s->spills ? evict(s, err) : 1;
 
-		if (rc == -ENOENT) {
+		if (rc > 0) {
 			err_set(err, ERR_LIMIT, -ENOMEM,
 				"rows: %" PRIu64 " bytes for %s are needed, %" PRIu64
 				" of memory = %" PRIu64 " are used%s",
