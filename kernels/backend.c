@@ -259,7 +259,7 @@ static int check_labels(const struct backend_net *net, const struct backend_batc
 	uint32_t classes = net->graph.node[net->graph.output].out.c;
 
 	for (uint32_t i = 0; i < batch->n; i++)
-		if (batch->label[i] < 0 || (uint32_t)batch->label[i] >= classes)
+		if ((uint32_t)batch->label[i] >= classes) /* negative ones too */
 			return backend_fail(error, -ERANGE, "label %d of row %u is not in 0..%u",
 					    batch->label[i], i, classes - 1);
 	return 0;

@@ -39,6 +39,7 @@ struct backend_ops {
 	int (*gradient)(struct backend_net *net, const struct backend_batch *batch, float scale,
 			bool accumulate, backend_bucket_fn on_bucket, void *context,
 			struct backend_sums *sums, float *outputs, struct backend_error *error);
+	/* May use the gradient arena as it likes (regularisers are added there). */
 	int (*apply)(struct backend_net *net, double lr, uint64_t t,
 		     struct backend_applied *applied, struct backend_error *error);
 	/* optional (NULL: gradient, then apply) */

@@ -98,6 +98,9 @@ static inline void golden_batchnorm(struct build *b, const double *v)
 
 	b->node[x].momentum = (float)v[1];
 	b->node[x].epsilon = (float)v[2];
+	for (int k = 0; k < 2; k++) /* a frozen layer has no trainable tensors in Keras */
+		if (b->node[x].frozen && b->node[x].tensor[k] >= 0)
+			b->tensor[b->node[x].tensor[k]].trainable = false;
 }
 
 static inline void golden_relu(struct build *b, const struct golden_line *l)

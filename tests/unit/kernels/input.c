@@ -145,6 +145,56 @@ static void augment(const char *what, bool flip, uint32_t pad, uint32_t cutout)
 	ok(flip ? flipped > 70 && flipped < 130 : flipped == 0, "%s: flips", what);
 }
 
+/* ---- through a net ----------------------------------------------------------------------- */
+
+#define ROWS 4
+
+static void build_copy(struct build *b)
+{
+	b_flatten(b, b_input(b, H, W, C));
+}
+
+/* A net sees exactly these rows: augmented in training by (seed, epoch, hash), else as they are. */
+static void in_a_net(const char *name)
+{
+	const struct op_case op = {"copy", build_copy, {BACKEND_MSE, 0, false}, false};
+	struct backend_input in = {BACKEND_U8, {H, W, C}, mul, add, true, 2, 3};
+	unsigned char buffer[ROWS][PIXELS * 8 + 1];
+	float value[PIXELS], want[ROWS * PIXELS], got[ROWS * PIXELS];
+	struct backend_net_options options;
+	struct backend_error error;
+	static struct build b;
+	const void *row[ROWS];
+	struct trial t;
+
+	build_copy(&b);
+	b_finish(&b);
+	options = trial_options(&b.graph, &op, ROWS);
+	options.input = in;
+	if (trial_open(&t, name, &op, &b, ROWS, ROWS, NULL, 3, &options, &error))
+		BAIL("%s", error.message);
+	for (int i = 0; i < ROWS; i++) {
+		row[i] = stored(BACKEND_U8, value, buffer[i]);
+		buffer[i][1 + i] ^= 0x55;
+		backend_input_row(&in, row[i], true, t.batch.seed, t.batch.epoch, t.hash[i],
+				  want + i * PIXELS);
+	}
+	t.batch.x = row;
+	is(backend_gradient(t.net, &t.batch, 1, false, NULL, NULL, NULL, got, &error), 0, name);
+	ok(!memcmp(got, want, sizeof(got)), "%s: trains on augmented rows", name);
+	for (int i = 0; i < ROWS; i++)
+		backend_input_row(&in, row[i], false, 0, 0, 0, want + i * PIXELS);
+	is(backend_evaluate(t.net, NULL, NULL, &t.batch, NULL, got, &error), 0, name);
+	ok(!memcmp(got, want, sizeof(got)), "%s: evaluates rows as they are", name);
+	t.batch.hash = NULL;
+	for (int i = 0; i < ROWS; i++)
+		backend_input_row(&in, row[i], true, t.batch.seed, t.batch.epoch, 0,
+				  want + i * PIXELS);
+	is(backend_gradient(t.net, &t.batch, 1, false, NULL, NULL, NULL, got, &error), 0, name);
+	ok(!memcmp(got, want, sizeof(got)), "%s: no hashes are zeros", name);
+	trial_free(&t);
+}
+
 int main(void)
 {
 	types();
@@ -154,5 +204,8 @@ int main(void)
 	augment("even cutout", false, 0, 2);
 	augment("all", true, 4, 4);
 	augment("cutout larger than the image", true, 1, 15);
+	for (int i = 0; trial_backends[i]; i++)
+		if (trial_has(trial_backends[i]))
+			in_a_net(trial_backends[i]);
 	return done();
 }
