@@ -67,7 +67,7 @@ int jread_parse(struct reader *r, json_t **out)
 		return rc;
 	root = json_loadb(r->text, r->length, JSON_REJECT_DUPLICATES, &error);
 	if (!root) {
-		if (json_error_code(&error) == json_error_out_of_memory)
+		if (json_error_code(&error) == json_error_out_of_memory || !error.text[0])
 			return jread_oom(r);
 		rc = err_set(r->err, ERR_ARCH, -EINVAL, "architecture: line %d column %d: %s",
 			     error.line, error.column, error.text);

@@ -22,8 +22,9 @@ struct model;
 #define MODEL_MAX_PARAMETERS 1000000000ull
 
 /* What is known from the data; 0: not known. The architecture's own input shape wins unless it
- * contradicts (error); a missing or None dimension is filled from here. outputs: number of
- * classes; used by the built-in architectures, checked against nothing here. */
+ * contradicts (error); a missing or None dimension is filled from here. Rows that are vectors (h =
+ * w = 1) fit an image with as many elements, and images a vector. outputs: number of classes; used
+ * by the built-in architectures, checked against nothing here. */
 struct model_bind {
 	uint32_t h, w, c;
 	uint32_t outputs;
@@ -42,8 +43,8 @@ struct model_info {
 
 /*
  * architecture: JSON text, or 'keras_cnn', 'lenet', 'resnet20', 'vgg_small'. Errors (ERR_ARCH) name
- * line, JSON path and layer. With an unknown input shape the text is checked as far as possible
- * and info.shape_known is false; model_graph is NULL then.
+ * line, column, JSON path and layer. With an unknown input shape the text is checked as far as
+ * possible and info.shape_known is false; model_graph is NULL then.
  */
 int model_open(const char *architecture, size_t length, const struct model_bind *bind,
 	       struct model **out, struct err *err);
@@ -51,16 +52,18 @@ void model_free(struct model *model);
 
 const struct model_info *model_info(const struct model *model);
 const struct backend_graph *model_graph(const struct model *model);
-/* Keras-like table; malloc'd. */
+/* Keras-like table in UTF-8, one row for each layer, nested models unfolded; malloc'd. */
 char *model_summary(const struct model *model);
 /* The architecture as Keras 3 JSON that keras.models.model_from_json reads; malloc'd. For a user's
- * JSON: the text as given, except for an input shape that was filled in. */
+ * JSON: the text as given, except for an input shape that was filled in. NULL for a built-in whose
+ * sizes or classes are not known yet (and out of memory). */
 char *model_json(const struct model *model);
 /* Number of built-in names; name by index. */
 size_t model_builtin_count(void);
 const char *model_builtin_name(size_t i);
 
-/* Initialises arenas (sizes of the graph; gaps zeroed) by each layer's initializers and seed. */
+/* Initialises arenas (sizes of the graph; gaps zeroed) by each layer's initializers. A layer with a
+ * seed of its own gets the same values under every run's seed. */
 int model_init(const struct model *model, uint64_t seed, float *param, float *stat,
 	       struct err *err);
 

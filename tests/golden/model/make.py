@@ -151,7 +151,7 @@ def every_layer():
 def twice():
     """A model without weights, called twice, the second time as the output."""
     e = L.Input((8, 8, 2), name="e")
-    inner = keras.Model(e, L.ReLU(name="relu")(L.AveragePooling2D(3, 1, "same", name="avg")(e)),
+    inner = keras.Model(e, L.ELU(name="elu")(L.AveragePooling2D(3, 1, "same", name="avg")(e)),
                         name="inner")
     i = L.Input((8, 8, 2), name="i")
     x = L.Conv2D(2, 3, padding="same", name="c2")(inner(L.Conv2D(2, 1, name="c1")(i)))

@@ -122,8 +122,9 @@ static void compare(const char *name, const struct model *model, char *expect)
 	   "%s: no tensors or layers beyond Keras'", name);
 }
 
-/* The graph on the reference back end against what Keras computed. */
-static double run(const struct model *model, const float *weights, const float *x, const float *y)
+/* The graph on a back end against what Keras computed. */
+static double run(const char *backend, const struct model *model, const float *weights,
+		  const float *x, const float *y)
 {
 	const struct backend_graph *g = model_graph(model);
 	const struct model_info *info = model_info(model);
@@ -141,14 +142,14 @@ static double run(const struct model *model, const float *weights, const float *
 	};
 	struct backend_error error = {""};
 	struct backend_net *net = NULL;
-	struct backend *ref = NULL;
+	struct backend *open = NULL;
 	double worst = 0;
 
 	for (int i = 0; i < 64; i++)
 		mul[i] = 1;
 	if (model_blob_write(model, param, stat, 0, weights, model_blob_bytes(model)) ||
-	    backend_open("ref", NULL, &ref, &error) ||
-	    backend_compile(ref, g, &options, &net, &error) ||
+	    backend_open(backend, NULL, &open, &error) ||
+	    backend_compile(open, g, &options, &net, &error) ||
 	    backend_evaluate(net, param, stat, &batch, NULL, out, &error)) {
 		printf("# %s\n", error.message);
 		worst = INFINITY;
@@ -160,8 +161,8 @@ static double run(const struct model *model, const float *weights, const float *
 	}
 	if (net)
 		backend_net_free(net);
-	if (ref)
-		backend_close(ref);
+	if (open)
+		backend_close(open);
 	free(param);
 	free(stat);
 	free(out);
@@ -184,8 +185,10 @@ static void check_values(const char *name, const struct model *model)
 	data = (const float *)text;
 	if (ok(length == (weights + 2 * row + 2 * info->outputs) * sizeof(float),
 	       "%s: as many numbers as Keras has", name)) {
-		worst = run(model, data, data + weights, data + weights + 2 * row);
-		ok(worst < 2e-5, "%s: outputs as Keras', off by %.2g", name, worst);
+		worst = run("ref", model, data, data + weights, data + weights + 2 * row);
+		ok(worst < 2e-5, "%s: outputs of ref as Keras', off by %.2g", name, worst);
+		worst = run("cpu", model, data, data + weights, data + weights + 2 * row);
+		ok(worst < 2e-5, "%s: outputs of cpu as Keras', off by %.2g", name, worst);
 	}
 	free(text);
 }

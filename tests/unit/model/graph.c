@@ -48,47 +48,34 @@ static bool is_shape(struct backend_shape s, uint32_t h, uint32_t w, uint32_t c)
 #define L(class, name, keys) \
 	"{\"class_name\": \"" class "\", \"config\": {\"name\": \"" name "\"" keys "}}"
 
+/* clang-format off */
+static const char many[] = SEQ(
+	IN("9, 8, 4")
+	L("Rescaling", "r1", ", \"scale\": 0.5, \"offset\": -1") ","
+	L("Rescaling", "r2", ", \"scale\": [1, 2, 3, 4], \"offset\": 7") ","
+	L("RandomFlip", "flip", ", \"mode\": \"vertical\", \"seed\": 3") ","
+	L("RandomTranslation", "shift", ", \"height_factor\": [-0.2, 0.2], "
+	  "\"width_factor\": 0.1, \"fill_mode\": \"constant\"") ","
+	L("ZeroPadding2D", "pad", ", \"padding\": [[1, 2], [3, 4]]") ","
+	L("RandomCrop", "crop", ", \"height\": 10, \"width\": 11") ","
+	L("Conv2D", "c", ", \"filters\": 6, \"kernel_size\": [3, 2], \"strides\": [2, 3], "
+	  "\"padding\": \"same\", \"groups\": 2, \"activation\": \"elu\", "
+	  "\"kernel_regularizer\": \"l2\", \"bias_regularizer\": \"l1\"") ","
+	L("BatchNormalization", "bn", ", \"momentum\": 0.9, \"epsilon\": 1e-5, "
+	  "\"scale\": false, \"beta_regularizer\": {\"class_name\": \"L1L2\", \"config\": "
+	  "{\"l1\": 0.5, \"l2\": 0.25}}") ","
+	L("ReLU", "relu", ", \"max_value\": 6, \"negative_slope\": 0.1, \"threshold\": 0.2") ","
+	L("LeakyReLU", "leaky", "") ","
+	L("Dropout", "drop", ", \"rate\": 0.25") ","
+	L("Dropout", "none", ", \"rate\": 0") ","
+	L("UpSampling2D", "up", ", \"size\": [1, 2], \"interpolation\": \"bilinear\"") ","
+	L("Activation", "lin", ", \"activation\": \"linear\"") ","
+	L("AveragePooling2D", "avg", ", \"pool_size\": [3, 1], \"strides\": null"));
+/* clang-format on */
+
 static void attributes(void)
 {
-	struct model
-		*m =
-			open_or_stop(
-				SEQ(IN("9, 8, 4")
-					    L("Rescaling", "r1", ", \"scale\": 0.5, \"offset\": -1") "," L(
-						    "Rescaling", "r2",
-						    ", \"scale\": [1, 2, 3, 4], \"offset\": "
-						    "7") "," L("RandomFlip", "flip",
-							       ", \"mode\": \"vertical\", "
-							       "\"seed\": 3") "," L("RandomTr"
-										    "anslatio"
-										    "n",
-										    "shift",
-										    ", "
-										    "\"height"
-										    "_factor"
-										    "\": "
-										    "[-0.2, "
-										    "0.2], "
-										    "\"width_"
-										    "factor\""
-										    ": 0.1, "
-										    "\"fill_"
-										    "mode\": "
-										    "\"consta"
-										    "nt\"") "," L("ZeroPadding2D", "pad", ", \"padding\": [[1, 2], [3, 4]]") "," L("RandomCrop", "crop", ", \"height\": 10, \"width\": 11") "," L("Conv2D",
-																												  "c",
-																												  ", \"filters\": 6, \"kernel_size\": [3, 2], \"strides\": [2, 3], "
-																												  "\"padding\": \"same\", \"groups\": 2, \"activation\": \"elu\", "
-																												  "\"kernel_regularizer\": \"l2\", \"bias_regularizer\": \"l1\"") "," L("BatchNormalization", "bn",
-																																					", \"momentum\": 0.9, \"epsilon\": 1e-5, "
-																																					"\"scale\": false, \"beta_regularizer\": {\"class_name\": \"L1L2\", \"config\": "
-																																					"{\"l1\": 0.5, \"l2\": 0.25}}") "," L("ReLU", "relu", ", \"max_value\": 6, \"negative_slope\": 0.1, \"threshold\": 0.2") "," L("LeakyReLU", "leaky", "") "," L("Dropout", "drop",
-																																																								       ", \"rate\": 0.25") "," L("Dropout", "none", ", \"rate\": 0") "," L("UpSampling2D", "up", ", \"size\": [1, 2], \"interpolation\": \"bilinear\"") "," L("Activation",
-																																																																											      "lin",
-																																																																											      ", \"activation\": \"linear\"") "," L("AveragePooling2D",
-																																																																																    "avg",
-																																																																																    ", \"pool_size\": [3, 1], \"strides\": null")),
-				NULL);
+	struct model *m = open_or_stop(many, NULL);
 	const struct backend_graph *g = model_graph(m);
 	const struct backend_node *n = node(m, "r1", BACKEND_RESCALE);
 
