@@ -46,10 +46,10 @@ static int insert_input(struct reader *r, json_t *layers, json_t *shape)
 	    strcmp(class_of(first), "Functional") && strcmp(class_of(first), "Model"))
 		return json_object_set(json_object_get(first, "config"), "batch_input_shape",
 				       shape);
-	input = json_pack("{s:s, s:s, s:{s:s, s:O, s:s}, s:n}", "module", "keras.layers",
-			  "class_name", "InputLayer", "config", "name", "input_layer",
-			  r->generation == 2 ? "batch_input_shape" : "batch_shape", shape, "dtype",
-			  "float32", "registered_name");
+	input = json_pack("{s:s, s:s, s:{s:O, s:s, s:s}, s:n}", "module", "keras.layers",
+			  "class_name", "InputLayer", "config",
+			  r->generation == 2 ? "batch_input_shape" : "batch_shape", shape, "name",
+			  "input_layer", "dtype", "float32", "registered_name");
 	return input ? json_array_insert_new(layers, 0, input) : -1;
 }
 

@@ -456,25 +456,23 @@ static void wide_shared(void)
 		free(used);
 		used = more;
 	}
-	if (asprintf(
-		    &text,
-		    F(FIN(
-			      "i") "{\"class_name\": \"Functional\", \"name\": \"m\", \"config\": "
-				   "{\"name\": \"m\", \"layers\": [" FIN("i")
-					   FL("Add", "a", "", "%s") "], \"input_layers\": " END(
-						   "i") ", \"output_layers\": " END("a") "}, "
-											 "\"inbound"
-											 "_nodes\":"
-											 " [%s]},"
-											 " " FL("Ad"
-												"d",
-												"su"
-												"m",
-												"",
-												"%s"
-												"]"),
-		      END("i"), END("sum")),
-		    refs, calls, used) < 0)
+	if (asprintf(&text,
+		     F(FIN("i") "{\"class_name\": \"Functional\", \"name\": \"m\", \"config\": "
+				"{\"name\": \"m\", \"layers\": [" FIN("i")
+					FL("Add", "a", "", "%s") "], \"input_layers\": " END(
+						"i") ", \"output_layers\": " END("a") "}, "
+										      "\"inbound"
+										      "_nodes\":"
+										      " [%s]},"
+										      " " FL("Ad"
+											     "d",
+											     "su"
+											     "m",
+											     "",
+											     "%s"
+											     "]"),
+		       END("i"), END("sum")),
+		     refs, calls, used) < 0)
 		BAIL("out of memory");
 	refuse(text, "or 160000 inputs of them", "a wide sum, called 1,000 times");
 	free(refs);

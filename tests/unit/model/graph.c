@@ -228,6 +228,40 @@ static void generations(void)
 	model_free(m);
 }
 
+/* clang-format off */
+#define TUPLE(items) "{\"class_name\": \"__tuple__\", \"items\": [" items "]}"
+static const char forms_json[] = SEQ(
+	L("Conv2D", "c", ", \"filters\": 2.0, \"input_shape\": [6, 6, 2], \"kernel_size\": "
+	  TUPLE("3, 2") ", \"strides\": " TUPLE("1, 2") ", \"dtype\": {\"class_name\": "
+	  "\"Policy\", \"config\": \"mixed_float16\"}, \"bias_constraint\": {}, \"activation\": "
+	  "{\"class_name\": \"ReLU\", \"config\": {\"max_value\": 3}}") ","
+	L("BatchNormalizationV1", "bn", ", \"axis\": " TUPLE("3") ", \"fused\": null, "
+	  "\"gamma_initializer\": \"one\"") ","
+	L("Activation", "a", ", \"activation\": {\"class_name\": \"swish\", \"config\": {}}") ","
+	L("Dense", "d", ", \"units\": 2, \"kernel_initializer\": {\"class_name\": "
+	  "\"VarianceScaling\", \"config\": {\"mode\": \"fan_in\", \"distribution\": \"normal\"}}")
+	"," L("Reshape", "r", ", \"target_shape\": " TUPLE("-1, 4")));
+/* clang-format on */
+
+/* The older and rarer ways to write the same. */
+static void forms(void)
+{
+	struct model *m = open_or_stop(forms_json, NULL);
+	const struct backend_node *n = node(m, "c", BACKEND_CONV2D);
+
+	ok(n->window.kh == 3 && n->window.kw == 2 && n->window.stride_w == 2 &&
+		   is_shape(n->out, 4, 3, 2),
+	   "tuples");
+	ok(is_shape(model_info(m)->input, 6, 6, 2), "input_shape without the batch");
+	near(node(m, "c", BACKEND_ACTIVATION)->max_value, 3, 0, "a layer as activation");
+	ok(node(m, "bn", BACKEND_BATCHNORM), "BatchNormalizationV1");
+	is(node(m, "a", BACKEND_ACTIVATION)->activation, BACKEND_SWISH, "an object as activation");
+	ok(m->init[6].fan == FAN_IN && m->init[6].distribution == INIT_TRUNCATED,
+	   "VarianceScaling of Keras 2.1");
+	is(model_info(m)->outputs, 24, "outputs of a reshape");
+	model_free(m);
+}
+
 /* ---- input shapes ------------------------------------------------------------------------ */
 
 static void input_case(const char *text, struct model_bind bind, struct backend_shape want,
@@ -282,6 +316,12 @@ static void inputs(void)
 	input_case(SEQ(IN("null, null") L("Dense", "f", ", \"units\": 2")),
 		   (struct model_bind){6, 4, 3, 0}, (struct backend_shape){6, 4, 3}, 12,
 		   "[null, 6, 12]", "images as rows of any length");
+	input_case(
+		"{\"module\": \"keras\", \"class_name\": \"Sequential\", \"config\": {\"layers\": "
+		"[" L("GlobalAveragePooling2D", "g", "") "]}}",
+		(struct model_bind){3, 4, 2, 0}, (struct backend_shape){3, 4, 2}, 2,
+		"{\"batch_shape\": [null, 3, 4, 2], \"name\": \"input_layer\"",
+		"Keras 3: an InputLayer");
 	m = open_or_stop(SEQ(IN("null, null, 3") L("Conv2D", "c",
 						   ", \"filters\": 2, "
 						   "\"kernel_size\": 3")),
@@ -355,6 +395,7 @@ int main(void)
 	frozen();
 	inference_mode();
 	generations();
+	forms();
 	inputs();
 	builtins();
 	builtin_details();
