@@ -11,12 +11,7 @@
 #include "loss.h"
 #include "ops.h"
 
-static const struct backend_ops *const backend_table[] = {
-	&backend_ref_ops,
-#ifdef BACKEND_CPU
-	&backend_cpu_ops,
-#endif
-};
+static const struct backend_ops *const backend_table[] = {&backend_ref_ops, &backend_cpu_ops};
 
 int backend_fail(struct backend_error *error, int code, const char *fmt, ...)
 {

@@ -224,11 +224,11 @@ static void buckets(void)
 	   "no rows, with buckets");
 	ok(k.order == order, "%s: in the same order without rows", name);
 	k.calls = 0;
-	k.fail_at = 1;
+	k.fail_at = 0;
 	t.batch.n = 3;
 	is(backend_gradient(t.net, &t.batch, 1, false, on_bucket, &k, &sums, NULL, &error),
 	   -ECANCELED, "an error of the callback comes back");
-	is(k.calls, 2, "  at once");
+	is(k.calls, 1, "  at once");
 	free(k.seen);
 	free(want);
 	trial_free(&t);
@@ -394,7 +394,8 @@ static void inference(void)
 	is(backend_apply(t.net, 0.1, 1, NULL, &error), -EPERM, "no update");
 	is(backend_step(t.net, &t.batch, 1, 0.1, 1, NULL, NULL, NULL, &error), -EPERM, "no step");
 	is(backend_arena_floats(t.net, BACKEND_GRAD), 0, "no gradient arena");
-	ok(backend_net_bytes(t.net) < backend_net_bytes(usual.net), "%s: and less memory", name);
+	ok(backend_net_bytes(t.net) <= backend_net_bytes(usual.net), "%s: and no more memory",
+	   name);
 	trial_free(&t);
 	trial_free(&usual);
 }
@@ -452,10 +453,7 @@ int main(void)
 {
 	for (int i = 0; trial_backends[i]; i++) {
 		name = trial_backends[i];
-		if (trial_has(name))
-			all_checks();
-		else
-			printf("# %s is not in this build\n", name);
+		all_checks();
 	}
 	return done();
 }

@@ -7,6 +7,8 @@
 #include "../../tap.h"
 #include "cases.h"
 
+static const char *name; /* the back end under test */
+
 static void philox_answers(void)
 {
 	/* Random123, tests/kat_vectors, philox4x32 10: counter, key, answer */
@@ -63,7 +65,7 @@ static void masks(const struct backend_batch *batch, float *factor)
 	options.input.add = add;
 	b.x = row;
 	b.target = target;
-	if (backend_open("ref", NULL, &backend, &error) ||
+	if (backend_open(name, NULL, &backend, &error) ||
 	    backend_compile(backend, &build.graph, &options, &net, &error) ||
 	    backend_gradient(net, &b, 1, false, NULL, NULL, NULL, factor, &error))
 		BAIL("%s", error.message);
@@ -165,7 +167,7 @@ static void drawn(void (*build_it)(struct build *b), bool training, uint64_t ste
 	struct backend_error error;
 	struct trial t;
 	static struct build b;
-	int rc = trial_open(&t, "ref", &op, &b, 1, 1, NULL, 1, NULL, &error);
+	int rc = trial_open(&t, name, &op, &b, 1, 1, NULL, 1, NULL, &error);
 
 	if (rc)
 		BAIL("%s", error.message);
@@ -260,9 +262,13 @@ static void crops(void)
 int main(void)
 {
 	philox_answers();
-	dropout();
-	flips();
-	shifts();
-	crops();
+	for (int i = 0; trial_backends[i]; i++) {
+		name = trial_backends[i];
+		printf("# %s\n", name);
+		dropout();
+		flips();
+		shifts();
+		crops();
+	}
 	return done();
 }

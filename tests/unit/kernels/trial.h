@@ -13,18 +13,6 @@
 /* The back ends that a test of all of them runs on, NULL at the end. */
 static const char *const trial_backends[] = {"ref", "cpu", NULL};
 
-/* False where this build does not have the back end. */
-static inline bool trial_has(const char *name)
-{
-	struct backend_error error;
-	struct backend *backend;
-	int rc = backend_open(name, NULL, &backend, &error);
-
-	if (!rc)
-		backend_close(backend);
-	return rc != -ENOENT;
-}
-
 struct op_case {
 	const char *name;
 	void (*build)(struct build *b);
