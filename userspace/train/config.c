@@ -3,7 +3,7 @@
  * config.c: the spec (the SQL arguments as one JSON object) to struct train_config. A table of keys
  * with type and range; every refusal names key, value and what is legal.
  */
-#include "internal.h"
+#include "config.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -13,192 +13,9 @@
 #include <string.h>
 #include <strings.h>
 
-struct choice {
-	const char *name;
-	uint32_t value;
-};
-
-enum key_kind {
-	KEY_U32,
-	KEY_U64,
-	KEY_DOUBLE,
-	KEY_FLOAT,
-	KEY_BOOL,
-	KEY_CHOICE, /* 4-byte enum or u32 */
-	KEY_TEXT,   /* char *, malloc'd */
-	KEY_OTHER,  /* text that only the coordinator uses */
-	KEY_CALL    /* text with a grammar of its own */
-};
-
-struct key {
-	const char *name;
-	enum key_kind kind;
-	size_t offset;
-	struct options_bound bound;
-	const struct choice *choice;
-	int (*call)(struct train_config *c, const char *text, struct err *err);
-};
-
-static const struct choice optimizers[] = {{"sgd", BACKEND_SGD},
-					   {"adam", BACKEND_ADAM},
-					   {"adamw", BACKEND_ADAMW},
-					   {"rmsprop", BACKEND_RMSPROP},
-					   {"adagrad", BACKEND_ADAGRAD},
-					   {"adadelta", BACKEND_ADADELTA},
-					   {NULL, 0}};
-#define LOSS_AUTO 1000u
-static const struct choice losses[] = {
-	{"auto", LOSS_AUTO},
-	{"categorical_crossentropy", BACKEND_CATEGORICAL_CROSSENTROPY},
-	{"sparse_categorical_crossentropy", BACKEND_SPARSE_CROSSENTROPY},
-	{"binary_crossentropy", BACKEND_BINARY_CROSSENTROPY},
-	{"mse", BACKEND_MSE},
-	{"mae", BACKEND_MAE},
-	{"mean_squared_error", BACKEND_MSE},
-	{"mean_absolute_error", BACKEND_MAE},
-	{NULL, 0}};
-static const struct choice scalings[] = {{"none", 0}, {"linear", 1}, {"sqrt", 2}, {NULL, 0}};
-static const struct choice normalizations[] = {{"auto", AGREE_SCALE_AUTO},
-					       {"none", AGREE_SCALE_NONE},
-					       {"scale", AGREE_SCALE},
-					       {"standardize", AGREE_STANDARDIZE},
-					       {NULL, 0}};
-static const struct choice precisions[] = {{"f32", 0}, {NULL, 0}};
-static const struct choice kinds[] = {
-	{"train", CTL_TRAIN}, {"predict", CTL_PREDICTION}, {"evaluate", CTL_EVALUATION}, {NULL, 0}};
-static const struct choice keeps[] = {{"keep", 0}, {"average", 1}, {"reset", 2}, {NULL, 0}};
-static const struct choice reshuffles[] = {{"auto", 0}, {"on", 1}, {"off", 2}, {NULL, 0}};
-static const struct choice merges[] = {
-	{"none", 0},  {"gradient", 0}, {"average", 0}, {"local", 0},	    {"post_local", 0},
-	{"outer", 0}, {"slowmo", 0},   {"bmuf", 0},    {"diloco", 0},	    {"lookahead", 0},
-	{"easgd", 0}, {"adasum", 0},   {"median", 0},  {"trimmed_mean", 0}, {"ema", 0},
-	{"swa", 0},   {NULL, 0}};
-
-#define AT(field) offsetof(struct train_config, field)
-#define NOWHERE SIZE_MAX
-static const struct key keys[] = {
-	{.name = "epochs", .kind = KEY_U32, .offset = AT(epochs), .bound = {1, 100000, 0, 0}},
-	{.name = "batch_size",
-	 .kind = KEY_U32,
-	 .offset = AT(batch_size),
-	 .bound = {1, 65536, 0, 0}},
-	{.name = "optimizer",
-	 .kind = KEY_CHOICE,
-	 .offset = AT(optimizer.kind),
-	 .choice = optimizers},
-	{.name = "learning_rate",
-	 .kind = KEY_DOUBLE,
-	 .offset = AT(learning_rate),
-	 .bound = {0, 1e6, 1, 0}},
-	{.name = "momentum",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.momentum),
-	 .bound = {0, 1, 0, 1}},
-	{.name = "nesterov", .kind = KEY_BOOL, .offset = AT(optimizer.nesterov)},
-	{.name = "beta_1", .kind = KEY_FLOAT, .offset = AT(optimizer.beta1), .bound = {0, 1, 0, 1}},
-	{.name = "beta_2", .kind = KEY_FLOAT, .offset = AT(optimizer.beta2), .bound = {0, 1, 0, 1}},
-	{.name = "rho", .kind = KEY_FLOAT, .offset = AT(optimizer.rho), .bound = {0, 1, 0, 1}},
-	{.name = "epsilon",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.epsilon),
-	 .bound = {0, 1, 1, 0}},
-	{.name = "amsgrad", .kind = KEY_BOOL, .offset = AT(optimizer.amsgrad)},
-	{.name = "centered", .kind = KEY_BOOL, .offset = AT(optimizer.centered)},
-	{.name = "initial_accumulator",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.initial_accumulator),
-	 .bound = {0, 1e6, 0, 0}},
-	{.name = "weight_decay",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.weight_decay),
-	 .bound = {0, 1000, 0, 0}},
-	{.name = "clipnorm",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.clipnorm),
-	 .bound = {0, 1e9, 1, 0}},
-	{.name = "clipvalue",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.clipvalue),
-	 .bound = {0, 1e9, 1, 0}},
-	{.name = "global_clipnorm",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(optimizer.global_clipnorm),
-	 .bound = {0, 1e9, 1, 0}},
-	{.name = "lr_schedule", .kind = KEY_CALL, .offset = NOWHERE, .call = train_config_schedule},
-	{.name = "lr_scaling", .kind = KEY_CHOICE, .offset = AT(lr_scaling), .choice = scalings},
-	{.name = "loss", .kind = KEY_CHOICE, .offset = AT(loss.loss), .choice = losses},
-	{.name = "label_smoothing",
-	 .kind = KEY_FLOAT,
-	 .offset = AT(loss.label_smoothing),
-	 .bound = {0, 1, 0, 1}},
-	{.name = "from_logits", .kind = KEY_BOOL, .offset = AT(loss.from_logits)},
-	{.name = "metrics", .kind = KEY_CALL, .offset = NOWHERE, .call = train_config_metrics},
-	{.name = "evaluate_every",
-	 .kind = KEY_U32,
-	 .offset = AT(evaluate_every),
-	 .bound = {1, 100000, 0, 0}},
-	{.name = "validation_fraction",
-	 .kind = KEY_DOUBLE,
-	 .offset = AT(validation_fraction),
-	 .bound = {0, 1, 0, 1}},
-	{.name = "class_weight",
-	 .kind = KEY_CALL,
-	 .offset = NOWHERE,
-	 .call = train_config_class_weight},
-	{.name = "accumulate",
-	 .kind = KEY_U32,
-	 .offset = AT(accumulate),
-	 .bound = {1, 65536, 0, 0}},
-	{.name = "early_stop",
-	 .kind = KEY_CALL,
-	 .offset = NOWHERE,
-	 .call = train_config_early_stop},
-	{.name = "augment", .kind = KEY_CALL, .offset = NOWHERE, .call = train_config_augment},
-	{.name = "normalize",
-	 .kind = KEY_CHOICE,
-	 .offset = AT(normalize),
-	 .choice = normalizations},
-	{.name = "normalizing_const",
-	 .kind = KEY_DOUBLE,
-	 .offset = AT(normalizing_const),
-	 .bound = {0, 1e9, 1, 0}},
-	{.name = "merge", .kind = KEY_CHOICE, .offset = NOWHERE, .choice = merges},
-	{.name = "merge_every",
-	 .kind = KEY_CALL,
-	 .offset = NOWHERE,
-	 .call = train_config_merge_every},
-	{.name = "merge_momentum", .kind = KEY_CHOICE, .offset = NOWHERE, .choice = keeps},
-	{.name = "reshuffle", .kind = KEY_CHOICE, .offset = NOWHERE, .choice = reshuffles},
-	{.name = "min_hosts", .kind = KEY_U32, .offset = NOWHERE, .bound = {1, 100000, 0, 0}},
-	{.name = "devices", .kind = KEY_CALL, .offset = NOWHERE, .call = train_config_devices},
-	{.name = "replicas", .kind = KEY_U32, .offset = AT(replicas), .bound = {1, 1, 0, 0}},
-	{.name = "precision", .kind = KEY_CHOICE, .offset = NOWHERE, .choice = precisions},
-	{.name = "seed",
-	 .kind = KEY_U64,
-	 .offset = AT(seed),
-	 .bound = {0, 9223372036854775807.0, 0, 0}},
-	{.name = "deterministic", .kind = KEY_BOOL, .offset = AT(deterministic)},
-	{.name = "max_bad_rows",
-	 .kind = KEY_U64,
-	 .offset = AT(max_bad_rows),
-	 .bound = {0, 9223372036854775807.0, 0, 0}},
-	{.name = "cache", .kind = KEY_BOOL, .offset = AT(cache)},
-	{.name = "architecture", .kind = KEY_TEXT, .offset = AT(architecture)},
-	{.name = "backend", .kind = KEY_TEXT, .offset = AT(backend)},
-	{.name = "kind", .kind = KEY_CHOICE, .offset = AT(kind), .choice = kinds},
-	{.name = "model_table", .kind = KEY_TEXT, .offset = AT(model_name)},
-	{.name = "source", .kind = KEY_OTHER, .offset = NOWHERE},
-	{.name = "dependent", .kind = KEY_OTHER, .offset = NOWHERE},
-	{.name = "independent", .kind = KEY_OTHER, .offset = NOWHERE},
-	{.name = "validation_source", .kind = KEY_OTHER, .offset = NOWHERE},
-	{.name = "id_column", .kind = KEY_OTHER, .offset = NOWHERE},
-	{.name = "on_exists", .kind = KEY_OTHER, .offset = NOWHERE},
-	{.name = "warm_start", .kind = KEY_OTHER, .offset = NOWHERE},
-};
-#define N_KEYS (sizeof(keys) / sizeof(keys[0]))
-
 /* "key is value, must be ..." */
-static int refuse(const struct key *key, const json_t *value, const char *wanted, struct err *err)
+static int refuse(const struct config_key *key, const json_t *value, const char *wanted,
+		  struct err *err)
 {
 	char *shown = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(12));
 	bool cut = shown && strlen(shown) > 60;
@@ -215,7 +32,8 @@ static bool inside(struct options_bound b, double v)
 	       !(b.high_open && v == b.high);
 }
 
-static int take_integer(const struct key *key, const json_t *value, void *to, struct err *err)
+static int take_integer(const struct config_key *key, const json_t *value, void *to,
+			struct err *err)
 {
 	char wanted[96];
 	double v = json_number_value(value);
@@ -235,7 +53,7 @@ static int take_integer(const struct key *key, const json_t *value, void *to, st
 	return 0;
 }
 
-static int take_number(const struct key *key, const json_t *value, void *to, struct err *err)
+static int take_number(const struct config_key *key, const json_t *value, void *to, struct err *err)
 {
 	char range[64], wanted[96];
 	double v = json_number_value(value);
@@ -254,16 +72,16 @@ static int take_number(const struct key *key, const json_t *value, void *to, str
 	return 0;
 }
 
-static int take_choice(const struct key *key, const json_t *value, void *to, struct err *err)
+static int take_choice(const struct config_key *key, const json_t *value, void *to, struct err *err)
 {
 	const char *text = json_string_value(value), *near = NULL;
 	const char *names[24];
 	char wanted[512] = "one of ";
 	size_t n = 0, used = strlen(wanted);
 
-	for (const struct choice *c = key->choice; c->name; c++) {
+	for (const struct config_choice *c = key->choice; c->name; c++) {
 		if (text ? !strcasecmp(text, c->name)
-			 : key->choice == kinds && json_is_integer(value) &&
+			 : key->number && json_is_integer(value) &&
 				    json_integer_value(value) == c->value) {
 			if (to)
 				*(uint32_t *)to = c->value;
@@ -281,7 +99,7 @@ static int take_choice(const struct key *key, const json_t *value, void *to, str
 	return -EINVAL;
 }
 
-static int take_text(const struct key *key, const json_t *value, char **to, struct err *err)
+static int take_text(const struct config_key *key, const json_t *value, char **to, struct err *err)
 {
 	if (!json_is_string(value))
 		return refuse(key, value, "a text", err);
@@ -291,7 +109,7 @@ static int take_text(const struct key *key, const json_t *value, char **to, stru
 	return *to ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 }
 
-static int take_call(const struct key *key, const json_t *value, struct train_config *c,
+static int take_call(const struct config_key *key, const json_t *value, struct train_config *c,
 		     struct err *err)
 {
 	char *text;
@@ -316,9 +134,10 @@ static int take_call(const struct key *key, const json_t *value, struct train_co
 	return key->call(c, json_string_value(value), err);
 }
 
-static int take(const struct key *key, const json_t *value, struct train_config *c, struct err *err)
+static int take(const struct config_key *key, const json_t *value, struct train_config *c,
+		struct err *err)
 {
-	void *to = key->offset == NOWHERE ? NULL : (char *)c + key->offset;
+	void *to = key->offset == CONFIG_NOWHERE ? NULL : (char *)c + key->offset;
 	int rc;
 
 	switch (key->kind) {
@@ -340,8 +159,8 @@ static int take(const struct key *key, const json_t *value, struct train_config 
 		*(bool *)to = json_is_true(value);
 		return 0;
 	case KEY_CHOICE:
-		rc = take_choice(key, value, to, err);
-		return rc || key->choice != merges ? rc : take_text(key, value, &c->merge, err);
+		rc = take_choice(key, value, key->keep ? NULL : to, err);
+		return rc || !key->keep ? rc : take_text(key, value, to, err);
 	case KEY_TEXT:
 	case KEY_OTHER:
 		return take_text(key, value, to, err);
@@ -353,18 +172,33 @@ static int take(const struct key *key, const json_t *value, struct train_config 
 
 static int unknown(const char *name, struct err *err)
 {
-	const char *names[N_KEYS + 1], *near;
+	size_t n;
+	const struct config_key *key = train_config_keys(&n);
+	const char **names = calloc(n + 1, sizeof(*names)), *near = NULL;
 
-	for (size_t i = 0; i < N_KEYS; i++)
-		names[i] = keys[i].name;
-	names[N_KEYS] = NULL;
+	for (size_t i = 0; names && i < n; i++)
+		names[i] = key[i].name;
+	if (names)
+		near = train_options_nearest(name, names);
 	err_set(err, ERR_PARAM, -EINVAL, "unknown argument '%.60s'", name);
-	near = train_options_nearest(name, names);
 	if (near)
 		err_hint(err, "Did you mean '%s'?", near);
 	else
 		err_hint(err, "gpu_cnn(7) lists the arguments.");
+	free(names);
 	return -EINVAL;
+}
+
+static int take_named(const char *name, const json_t *value, struct train_config *c,
+		      struct err *err)
+{
+	size_t n;
+	const struct config_key *key = train_config_keys(&n);
+
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(key[i].name, name))
+			return json_is_null(value) ? 0 : take(&key[i], value, c, err);
+	return unknown(name, err);
 }
 
 static bool given(const json_t *root, const char *name)
@@ -401,10 +235,14 @@ static int check_optimizer(const json_t *root, const struct train_config *c, str
 
 	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
 		if (given(root, own[i].name) && !(own[i].in >> c->optimizer.kind & 1))
-			return err_set(err, ERR_PARAM, -EINVAL,
-				       "%s has no meaning with optimizer '%s', it belongs to %s",
-				       own[i].name, optimizers[c->optimizer.kind].name,
-				       own[i].whose);
+			return err_set(
+				err, ERR_PARAM, -EINVAL,
+				"%s has no meaning with optimizer '%s', it belongs to %s",
+				own[i].name,
+				json_string_value(json_object_get(root, "optimizer"))
+					? json_string_value(json_object_get(root, "optimizer"))
+					: "sgd",
+				own[i].whose);
 	if (clips > 1)
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "clipnorm, clipvalue and global_clipnorm: at most one may be given");
@@ -424,7 +262,7 @@ static void defaults(struct train_config *c)
 	c->optimizer.epsilon = 1e-7f;
 	c->optimizer.initial_accumulator = .1f;
 	c->optimizer.weight_decay = -1;
-	c->loss.loss = (enum backend_loss)LOSS_AUTO;
+	c->loss.loss = (enum backend_loss)CONFIG_LOSS_AUTO;
 	c->gamma = 1;
 	c->schedule_every = 1;
 	c->plateau_factor = .1;
@@ -456,7 +294,7 @@ static int finish(const json_t *root, struct train_config *c, struct err *err)
 		o->weight_decay = o->kind == BACKEND_ADAMW ? .004f : 0;
 	if (c->learning_rate == 0)
 		c->learning_rate = o->kind == BACKEND_SGD ? .02 : .001;
-	if (c->loss.loss == (enum backend_loss)LOSS_AUTO) {
+	if (c->loss.loss == (enum backend_loss)CONFIG_LOSS_AUTO) {
 		c->loss_auto = true;
 		c->loss.loss = BACKEND_SPARSE_CROSSENTROPY;
 	}
@@ -498,14 +336,7 @@ int train_config_parse(const char *json, size_t length, struct train_config *out
 	else
 		json_object_foreach(root, name, value)
 		{
-			size_t i = 0;
-
-			while (i < N_KEYS && strcmp(keys[i].name, name) != 0)
-				i++;
-			if (i == N_KEYS)
-				rc = unknown(name, err);
-			else if (!json_is_null(value))
-				rc = take(&keys[i], value, &c, err);
+			rc = take_named(name, value, &c, err);
 			if (rc)
 				break;
 		}

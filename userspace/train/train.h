@@ -64,7 +64,7 @@ enum train_schedule {
  * - early_stop: null or 'monitor=val_loss, patience=5, min_delta=0, restore_best=true'; without a
  *   monitor: val_loss where there are validation rows, else loss
  * - augment: null or 'flip, pad_crop=4, cutout=8'
- * - normalize 'auto' | none | scale | standardize; normalizing_const null
+ * - normalize (or normalization) 'auto' | none | scale | standardize; normalizing_const null
  * - merge, merge_every, merge_momentum, reshuffle, min_hosts: checked, of no effect on one host
  * - devices 'auto' | 'cpu' | 'cpu:N', replicas 1, precision 'f32', deterministic true, cache true:
  *   refused where this build cannot do what is asked; max_bad_rows null = no limit
@@ -155,7 +155,8 @@ int train_get(struct train *train, uint32_t kind, uint32_t part, struct ctl_part
 /* In order, part 0 first. Applied when the last one is there. */
 int train_put(struct train *train, const struct ctl_part *part, struct err *err);
 
-/* Loss, metrics and confusion matrix over a set, into the row's validation fields. */
+/* Loss, metrics and confusion matrix over a set, into the row's validation fields. Class weights
+ * count for ROW_TRAIN only, as data.h gives them. */
 int train_evaluate(struct train *train, enum row_set set, struct ctl_run_row *row, struct err *err);
 
 /* Predictions of ROW_PREDICT in feeding order, batch by batch. The sink returns 0 to go on. */

@@ -104,6 +104,7 @@ static void values(void)
 	      "\"reshuffle\": \"off\", \"min_hosts\": 1}",
 	      !strcmp(c.merge, "average") && !strcmp(c.merge_every, "8"));
 	TAKEN("{\"merge_every\": \"2 epochs\"}", true);
+	TAKEN("{\"normalization\": \"standardize\"}", c.normalize == AGREE_STANDARDIZE);
 	TAKEN("{\"kind\": \"evaluate\"}", c.kind == CTL_EVALUATION);
 	TAKEN("{\"kind\": 1}", c.kind == CTL_PREDICTION);
 	TAKEN("{\"model_table\": \"m\", \"source\": \"t\", \"dependent\": \"y\", "
@@ -152,6 +153,8 @@ static void names(void)
 	refused("{\"devices\": \"cpu:0\"}", "integer in [1, 1024]", NULL);
 	refused("{\"devices\": \"none\"}", "must be 'auto', 'cpu' or 'cpu:N'", NULL);
 	refused("{\"backend\": \"cuda\"}", "backend is 'cuda', must be one of 'cpu', 'ref'", NULL);
+	refused("{\"normalization\": \"standard\"}",
+		"normalization is \"standard\", must be one of", NULL);
 	refused("{\"cache\": false}", "cache is false", NULL);
 	refused("{\"kind\": 3}", "kind is 3", NULL);
 	refused("{\"optimizer\": \"adam\", \"momentum\": 0.9}",
