@@ -4,6 +4,10 @@
  * sleep in a futex, so that an idle pool costs nothing and the database keeps its cores. A thread
  * that computes flushes denormals to zero (FTZ/DAZ) and runs library calls single-threaded.
  *
+ * While a thread computes, it handles no signal that can be put off: oneDNN 2.6's dnnl_sgemm has
+ * its stack pointer in a small heap block, and the frame of a handler would be written over the
+ * heap.
+ *
  * Waits here have no deadline of their own: what is waited for is computation of this process,
  * which the pool can neither shorten nor abandon. Deadlines belong to the callers of a step.
  */
@@ -13,6 +17,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -52,6 +57,7 @@ struct backend_pool {
 	/* libgomp keeps the number of threads per calling thread: each sets its own to 1 */
 	void (*omp_set)(int);
 	int (*omp_get)(void);
+	sigset_t block; /* while computing */
 	pthread_mutex_t lock;
 	pthread_cond_t turn;
 	uint64_t next_ticket, serving;
@@ -133,12 +139,23 @@ static void pool_work(struct backend_pool *pool, unsigned int index)
 	pool_barrier(pool);
 }
 
+/* All signals but those that the thread itself causes. */
+static void pool_signals(sigset_t *set)
+{
+	static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+
+	sigfillset(set);
+	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+		sigdelset(set, own[i]);
+}
+
 static void *pool_thread(void *arg)
 {
 	struct pool_thread *self = arg;
 	struct backend_pool *pool = self->pool;
 	unsigned int seen = 0;
 
+	pthread_sigmask(SIG_BLOCK, &pool->block, NULL);
 	if (pool->omp_set)
 		pool->omp_set(1);
 	for (;;) {
@@ -151,6 +168,7 @@ static void *pool_thread(void *arg)
 
 void pool_run(struct backend_pool *pool, pool_fn fn, void *arg)
 {
+	sigset_t before;
 	uint64_t ticket;
 
 	pthread_mutex_lock(&pool->lock);
@@ -159,11 +177,13 @@ void pool_run(struct backend_pool *pool, pool_fn fn, void *arg)
 		pthread_cond_wait(&pool->turn, &pool->lock);
 	pthread_mutex_unlock(&pool->lock);
 
+	pthread_sigmask(SIG_BLOCK, &pool->block, &before);
 	pool->fn = fn;
 	pool->arg = arg;
 	if (pool->threads > 1)
 		gate_open(&pool->start);
 	pool_work(pool, 0);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 
 	pthread_mutex_lock(&pool->lock);
 	pool->serving++;
@@ -207,6 +227,7 @@ int backend_pool_create(unsigned int threads, struct backend_pool **out)
 	if (!pool)
 		return -ENOMEM;
 	*pool = (struct backend_pool){.threads = threads};
+	pool_signals(&pool->block);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->turn, NULL);
 	*(void **)&pool->omp_set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");

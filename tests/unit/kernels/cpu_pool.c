@@ -4,6 +4,7 @@
  * callers take turns, workers flush denormals and leave the caller's floating point mode alone.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #include "../../../kernels/cpu/pool.h"
@@ -63,6 +64,46 @@ static void try_pool(unsigned int threads)
 	backend_pool_free(c.pool);
 }
 
+/* ---- signals ----------------------------------------------------------------------------- */
+
+static atomic_uint handled, handled_inside;
+static atomic_bool busy;
+
+static void handler(int number)
+{
+	atomic_fetch_add(&handled, 1);
+	if (atomic_load(&busy))
+		atomic_fetch_add(&handled_inside, 1);
+}
+
+static void signal_both(void *arg, unsigned int worker)
+{
+	if (worker == 0)
+		atomic_store(&busy, true);
+	pool_barrier(arg);
+	pthread_kill(pthread_self(), SIGUSR1);
+	pool_barrier(arg);
+	if (worker == 0)
+		atomic_store(&busy, false);
+	pool_barrier(arg);
+}
+
+/* A handler's frame on a computing thread would corrupt oneDNN's memory (pool.c). */
+static void try_signals(void)
+{
+	struct sigaction action = {.sa_handler = handler}, before;
+	struct backend_pool *pool;
+
+	if (sigaction(SIGUSR1, &action, &before) || backend_pool_create(2, &pool))
+		BAIL("no handler, no pool");
+	for (int i = 0; i < 100; i++)
+		pool_run(pool, signal_both, pool);
+	is(handled_inside, 0, "no signal is handled while a run computes");
+	ok(handled >= 1, "the caller's are handled after it (%u)", handled);
+	backend_pool_free(pool);
+	sigaction(SIGUSR1, &before, NULL);
+}
+
 int main(void)
 {
 	struct backend_pool *pool = NULL;
@@ -70,6 +111,7 @@ int main(void)
 	try_pool(1);
 	try_pool(2);
 	try_pool(5);
+	try_signals();
 	is(backend_pool_create(100000, &pool), -22, "too many threads are refused");
 	is(backend_pool_create(0, &pool), 0, "one thread per allowed core");
 	ok(backend_pool_threads(pool) >= 1, "at least one");
