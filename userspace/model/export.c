@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* export.c: the architecture as JSON; the user's own text unless an input shape was filled in. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,11 +38,31 @@ static const char *class_of(const json_t *layer)
 	return name ? name : "";
 }
 
+static bool taken(json_t *layers, const char *name)
+{
+	json_t *layer;
+	size_t i;
+
+	json_array_foreach(layers, i, layer)
+	{
+		const json_t *own = json_object_get(layer, "name");
+		const json_t *config = json_object_get(json_object_get(layer, "config"), "name");
+
+		if ((own && json_is_string(own) && !strcmp(json_string_value(own), name)) ||
+		    (config && json_is_string(config) && !strcmp(json_string_value(config), name)))
+			return true;
+	}
+	return false;
+}
+
 /* In Keras 3 an InputLayer goes in front; Keras 2 keeps the shape in its first layer. */
 static int insert_input(struct reader *r, json_t *layers, json_t *shape)
 {
 	json_t *first = json_array_get(layers, 0), *input;
+	char name[40] = "input_layer";
 
+	for (unsigned int i = 1; taken(layers, name); i++)
+		snprintf(name, sizeof(name), "input_layer_%u", i);
 	if (r->generation == 2 && strcmp(class_of(first), "Sequential") &&
 	    strcmp(class_of(first), "Functional") && strcmp(class_of(first), "Model"))
 		return json_object_set(json_object_get(first, "config"), "batch_input_shape",
@@ -49,7 +70,7 @@ static int insert_input(struct reader *r, json_t *layers, json_t *shape)
 	input = json_pack("{s:s, s:s, s:{s:O, s:s, s:s}, s:n}", "module", "keras.layers",
 			  "class_name", "InputLayer", "config",
 			  r->generation == 2 ? "batch_input_shape" : "batch_shape", shape, "name",
-			  "input_layer", "dtype", "float32", "registered_name");
+			  name, "dtype", "float32", "registered_name");
 	return input ? json_array_insert_new(layers, 0, input) : -1;
 }
 

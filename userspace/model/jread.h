@@ -45,7 +45,7 @@ struct reader {
 	const char *layer; /* name of the layer being read, NULL: none */
 	int generation;	   /* of Keras: 2 or 3 */
 	bool builtin;
-	uint32_t n_layers;
+	uint32_t n_layers, n_unnamed;
 };
 
 /* Parses the text; ERR_ARCH with line and column. *out is a new reference. */

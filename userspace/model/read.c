@@ -55,7 +55,8 @@ static int refuse_foreign(struct reader *r, struct place at, const char *class_n
 	return 0;
 }
 
-/* The name in the layer object or its configuration; without one it is made from the class. */
+/* The name in the layer object or its configuration. Without one it is made from the class and the
+ * number of unnamed layers before, which stays the same when an InputLayer is put in front. */
 static const char *member_name(struct reader *r, struct place at, const char *class_name)
 {
 	const char *name = text_of(at, "name");
@@ -66,7 +67,7 @@ static const char *member_name(struct reader *r, struct place at, const char *cl
 			json_object_get(json_object_get(at.value, "config"), "name"));
 	if (name)
 		return name;
-	made = arena_printf(r->arena, "%.60s_%u", class_name, r->n_layers);
+	made = arena_printf(r->arena, "%.60s_%u", class_name, ++r->n_unnamed);
 	for (char *c = made; c && *c; c++)
 		*c = (char)tolower((unsigned char)*c);
 	return made;
