@@ -244,7 +244,54 @@ void driver_feed(struct driver *driver, enum row_set set, const struct source *s
 	AtEOXact_GUC(true, nest);
 }
 
+/* ---- bad rows ---- */
+
+char *driver_bad_reasons(struct driver *driver, int64 *n)
+{
+	struct args args;
+	char *reasons;
+
+	call_args(driver, &args);
+	sql_args(
+		SPI_OK_SELECT, &args,
+		"WITH b AS (SELECT * FROM %s.gpu_cnn_bad_rows($1, $2)) SELECT (SELECT count(*) "
+		"FROM "
+		"b), (SELECT string_agg(r, '; ') FROM (SELECT coalesce('row ' || nullif(min(id), "
+		"'') || ': ', '') || reason || CASE WHEN count(*) > 1 THEN ' (' || count(*) || ' "
+		"rows)' ELSE '' END FROM b GROUP BY reason ORDER BY count(*) DESC, reason LIMIT 5) "
+		"AS s(r))",
+		driver->schema);
+	*n = sql_int(0, 1);
+	reasons = sql_text(0, 2);
+	SPI_freetuptable(SPI_tuptable);
+	return reasons;
+}
+
+void driver_bad_rows(struct driver *driver, const char *what)
+{
+	int64 n;
+	char *reasons = driver_bad_reasons(driver, &n);
+
+	if (n)
+		ereport(NOTICE, (errmsg(INT64_FORMAT " rows were left out of %s", n, what),
+				 errdetail("%s", reasons)));
+}
+
 /* ---- agree ---- */
+
+/* No row is left: the table of bad rows goes with the transaction, so the error says the reasons.
+ */
+static void raise_no_rows(struct driver *driver, const struct err *err)
+{
+	int64 n;
+	char *reasons = driver_bad_reasons(driver, &n);
+
+	if (n)
+		ereport(ERROR,
+			(errcode(ERRCODE_DATA_EXCEPTION),
+			 errmsg("%s", cstring_of(str_of(err->message))), errdetail("%s", reasons)));
+	daemon_raise(err);
+}
 
 static int decode_and_merge(bytea *const *blob, size_t n, struct agree_block *part,
 			    struct agree_block *out, struct err *err)
@@ -301,8 +348,11 @@ void driver_agree(struct driver *driver, struct agree_block **out, Datum *blob)
 		parts[i] = (bytea *)DatumGetPointer(sql_bytes(i, 2));
 	SPI_freetuptable(SPI_tuptable);
 	/* malloc'd memory: nothing is raised in between; the watch connection owns the result */
-	if (decode_and_merge(parts, (size_t)n, part, &driver->watch->block, &err))
+	if (decode_and_merge(parts, (size_t)n, part, &driver->watch->block, &err)) {
+		if (err.kind == ERR_DATA)
+			raise_no_rows(driver, &err);
 		daemon_raise(&err);
+	}
 	*blob = agreed_bytes(&driver->watch->block);
 	*out = &driver->watch->block;
 }
@@ -376,6 +426,11 @@ Datum driver_get(struct driver *driver, enum ctl_kind kind, int part, int *parts
 	args_add(&args, INT4OID, Int32GetDatum(part), false);
 	sql_args(SPI_OK_SELECT, &args, "SELECT * FROM %s.gpu_cnn_get($1, $2, $3, $4)",
 		 driver->schema);
+	if (!SPI_processed) { /* there is nothing of that kind */
+		*parts = 0;
+		*total = 0;
+		return (Datum)0;
+	}
 	*parts = (int)sql_int(0, 3);
 	*total = sql_int(0, 4);
 	data = sql_bytes(0, 5);
@@ -384,28 +439,6 @@ Datum driver_get(struct driver *driver, enum ctl_kind kind, int part, int *parts
 }
 
 /* ---- end ---- */
-
-void driver_bad_rows(struct driver *driver, const char *what)
-{
-	struct args args;
-	int64 n;
-
-	call_args(driver, &args);
-	sql_args(
-		SPI_OK_SELECT, &args,
-		"WITH b AS (SELECT * FROM %s.gpu_cnn_bad_rows($1, $2)) SELECT (SELECT count(*) "
-		"FROM "
-		"b), (SELECT string_agg(r, '; ') FROM (SELECT coalesce('row ' || nullif(min(id), "
-		"'') || ': ', '') || reason || CASE WHEN count(*) > 1 THEN ' (' || count(*) || ' "
-		"rows)' ELSE '' END FROM b GROUP BY reason ORDER BY count(*) DESC, reason LIMIT 5) "
-		"AS s(r))",
-		driver->schema);
-	n = sql_int(0, 1);
-	if (n)
-		ereport(NOTICE, (errmsg(INT64_FORMAT " rows were left out of %s", n, what),
-				 errdetail("%s", sql_text(0, 2))));
-	SPI_freetuptable(SPI_tuptable);
-}
 
 void driver_end(struct driver *driver)
 {

@@ -68,6 +68,8 @@ bool column_form(Oid type, bool image, struct column *out)
 	if (OidIsValid(element)) {
 		out->element = element = getBaseType(element);
 		out->form = element == BOOLOID ? ROW_BOOL : number_form(element);
+		if (image && (out->form == ROW_BOOL || out->form == ROW_I64))
+			out->form = ROW_NONE;
 		out->raw = element != NUMERICOID;
 		out->size = (int16)row_type_bytes(out->form);
 		return out->form != ROW_NONE;
@@ -94,8 +96,7 @@ void column_open(Oid type, bool image, const char *what, struct column *out)
 			(errcode(ERRCODE_DATATYPE_MISMATCH),
 			 errmsg("%s of type %s cannot be used", what, format_type_be(type)),
 			 image ? errhint("Images are bytea (raw bytes, JPEG or PNG) or arrays of "
-					 "smallint, integer, bigint, real, double precision or "
-					 "numeric.")
+					 "smallint, integer, real, double precision or numeric.")
 			       : errhint("Labels are integers, text, boolean, an enum, floats (for "
 					 "a regression) or arrays of numbers.")));
 	if (out->form == ROW_TEXT)

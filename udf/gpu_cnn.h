@@ -239,8 +239,11 @@ void driver_put(struct driver *driver, enum ctl_kind kind, int part, int parts, 
 		Datum data);
 /* All parts of a bytea. */
 void driver_put_bytes(struct driver *driver, enum ctl_kind kind, bytea *data);
-/* One part of at most CTL_PART_MAX bytes, of the lowest speaker. */
+/* One part of at most CTL_PART_MAX bytes, of the lowest speaker; 0: there is nothing of that kind.
+ */
 Datum driver_get(struct driver *driver, enum ctl_kind kind, int part, int *parts, int64 *total);
+/* The most frequent reasons as one text; *n: all bad rows. */
+char *driver_bad_reasons(struct driver *driver, int64 *n);
 /* Raises a NOTICE with the number of bad rows and the first reasons, if there are any. */
 void driver_bad_rows(struct driver *driver, const char *what);
 void driver_end(struct driver *driver);

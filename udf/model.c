@@ -243,6 +243,8 @@ int64 model_store(struct driver *driver, const struct model *m, enum ctl_kind ki
 		struct args args = {0};
 		Datum data = driver_get(driver, kind, part, &parts, &total);
 
+		if (!data)
+			break;
 		args_text(&args, name);
 		args_add(&args, INT4OID, Int32GetDatum(part), false);
 		args_add(&args, BYTEAOID, data, false);

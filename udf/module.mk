@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # udf/: the extension, built with PGXS by udf/Makefile out of the source tree.
-.PHONY: udf udf-stage
+.PHONY: udf udf-stage check-sql
 UDF_BUILD := $(abspath $(BUILD))/udf
 UDF_MAKE = env -u MAKEFLAGS -u MAKELEVEL $(MAKE) $(if $(findstring s,$(firstword -$(MAKEFLAGS))),-s) \
 	--no-print-directory -C $(UDF_BUILD) -f $(TOP)/udf/Makefile \
@@ -16,6 +16,6 @@ udf-stage: udf
 	$(UDF_MAKE) install DESTDIR=$(abspath $(BUILD))/stage
 all: udf
 
-.PHONY: install-udf
-install-udf: udf
-	$(UDF_MAKE) install DESTDIR=$(DESTDIR)
+UDF_TESTS := udf/test/regress udf/test/faults udf/test/dump udf/test/catalog
+check-sql: udf-stage $(BUILD)/bin/cnnd ## the extension on a private PostgreSQL server with a private cnnd
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness $(UDF_TESTS)

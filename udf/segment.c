@@ -241,8 +241,10 @@ Datum gpu_cnn_get(PG_FUNCTION_ARGS)
 	struct daemon *d;
 	struct ctl_msg m;
 	const struct ctl_part *r = &m.u.part;
+	struct err err = {0};
 	Datum v[5];
 	bool null[5] = {false};
+	int rc;
 
 	if (!call_open(fcinfo, &c.rows, &c.job, 2))
 		return (Datum)0;
@@ -250,7 +252,17 @@ Datum gpu_cnn_get(PG_FUNCTION_ARGS)
 	daemon_message(&m, CTL_GET, &c.job);
 	m.u.get.kind = (uint32)PG_GETARG_INT32(2);
 	m.u.get.part = (uint32)PG_GETARG_INT32(3);
-	daemon_call(d, &m, &m, CTL_PART, "get");
+	daemon_send(d, &m, "get");
+	rc = daemon_wait(d, &m, NULL, NULL, "get", &err);
+	/* an optimizer without state (plain sgd): no row */
+	if (rc && err.kind == ERR_PARAM && PG_GETARG_INT32(2) == CTL_OPTIMIZER) {
+		daemon_close(d);
+		return (Datum)0;
+	}
+	if (rc)
+		daemon_raise(&err);
+	if (m.type != CTL_PART)
+		elog(ERROR, "cnnd answered get with %s", ctl_type_name((unsigned int)m.type));
 	v[0] = Int32GetDatum(COMPAT_SEGINDEX);
 	v[1] = Int32GetDatum((int32)r->part);
 	v[2] = Int32GetDatum((int32)r->parts);

@@ -12,8 +12,12 @@ bool name_parse(const char *text, char **nsp, char **name)
 	bool good = SplitIdentifierString(pstrdup(text), '.', &names);
 
 	*nsp = NULL;
-	if (!good || names == NIL || list_length(names) > 2)
+	if (!good || names == NIL)
 		return false;
+	if (list_length(names) > 2)
+		ereport(ERROR,
+			(errcode(ERRCODE_SYNTAX_ERROR),
+			 errmsg("improper qualified name (too many dotted names): %s", text)));
 	if (list_length(names) == 2) {
 		*nsp = pstrdup(linitial(names));
 		*name = pstrdup(lsecond(names));
@@ -48,10 +52,36 @@ static void check_with(const struct source *s, SelectStmt *select)
 	}
 }
 
+/* A syntax error's place is one in the source, not one in the statement that called us. */
+static void parse_error(void *arg)
+{
+	int position = geterrposition();
+
+	if (position <= 0)
+		return;
+	errposition(0);
+	internalerrposition(position);
+	internalerrquery(arg);
+}
+
+static List *parse(const struct source *s)
+{
+	ErrorContextCallback callback;
+	List *raw;
+
+	callback.callback = parse_error;
+	callback.arg = (void *)s->text;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+	raw = pg_parse_query(s->text);
+	error_context_stack = callback.previous;
+	return raw;
+}
+
 /* The text of the one statement, without what follows it. */
 static char *check_query(const struct source *s)
 {
-	List *raw = pg_parse_query(s->text);
+	List *raw = parse(s);
 	SelectStmt *select;
 	Node *statement;
 	char *query;
@@ -117,7 +147,8 @@ static bool open_relation(struct source *s)
 	s->relid = RangeVarGetRelid(rv, AccessShareLock, true);
 	if (!OidIsValid(s->relid))
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
-				errmsg("%s: relation \"%s\" does not exist", s->what, s->text)));
+				errmsg("%s: relation \"%s%s%s\" does not exist", s->what,
+				       nsp ? nsp : "", nsp ? "." : "", name)));
 	kind = get_rel_relkind(s->relid);
 	if (!strchr("rvmfp", kind))
 		ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -269,6 +300,33 @@ static int only_label(const struct source *s, const int *skip, int n_skip)
 	return found;
 }
 
+/* A column that was named has a type that it can have. */
+static void check_type(const struct source *s, int attnum, bool image, const char *argument)
+{
+	struct column form;
+
+	if (attnum)
+		column_open(column_type(s, attnum), image,
+			    psprintf("%s: column %s", argument,
+				     quote_identifier(source_name(s, attnum))),
+			    &form);
+}
+
+static void check_weight(const struct source *s, int attnum)
+{
+	struct column form;
+
+	if (!attnum)
+		return;
+	if (!column_form(column_type(s, attnum), false, &form) || OidIsValid(form.element) ||
+	    form.form == ROW_TEXT || form.form == ROW_BOOL)
+		ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
+				errmsg("sample_weight: column %s of type %s cannot be used",
+				       quote_identifier(source_name(s, attnum)),
+				       format_type_be(column_type(s, attnum))),
+				errhint("Sample weights are numbers.")));
+}
+
 void source_columns(const struct source *s, const char *independent, const char *dependent,
 		    const char *id, const char *weight, bool want_y, struct columns *out)
 {
@@ -278,6 +336,10 @@ void source_columns(const struct source *s, const char *independent, const char 
 	out->id = id ? source_column(s, id, "id_column") : 0;
 	out->weight = weight ? source_column(s, weight, "sample_weight") : 0;
 	out->y = want_y && dependent ? source_column(s, dependent, "dependent") : 0;
+	check_type(s, out->y, false, "dependent");
+	check_weight(s, out->weight);
+	if (independent)
+		check_type(s, source_column(s, independent, "independent"), true, "independent");
 	skip[0] = out->id;
 	skip[1] = out->weight;
 	skip[2] = out->y;

@@ -164,6 +164,13 @@ static void insert_history(struct training *t)
 		 t->model.history);
 }
 
+static void show_figure(StringInfo s, const char *prefix, const char *name, double v)
+{
+	if (!isnan(v))
+		appendStringInfo(s, fabs(v) < 1e6 ? "%s %s%s %.4f" : "%s %s%s %.4g",
+				 strchr(s->data, ':') ? "," : ":", prefix, name, v);
+}
+
 static void show_iteration(struct training *t, uint32 epochs)
 {
 	const struct ctl_run_row *r = &t->last;
@@ -172,24 +179,19 @@ static void show_iteration(struct training *t, uint32 epochs)
 	uint32 i;
 
 	initStringInfo(&s);
-	appendStringInfo(&s, "epoch %u/%u: loss %.4f", r->epoch, epochs, r->loss);
+	appendStringInfo(&s, "epoch %u/%u", r->epoch, epochs);
+	show_figure(&s, "", "loss", r->loss);
 	for (i = 0; i < r->metrics; i++)
-		if (!isnan(r->metric[i].train))
-			appendStringInfo(&s, ", %s %.4f", r->metric[i].name, r->metric[i].train);
-	if (!isnan(r->validation_loss))
-		appendStringInfo(&s, ", val_loss %.4f", r->validation_loss);
+		show_figure(&s, "", r->metric[i].name, r->metric[i].train);
+	show_figure(&s, "val_", "loss", r->validation_loss);
 	for (i = 0; i < r->metrics; i++)
-		if (!isnan(r->metric[i].validation))
-			appendStringInfo(&s, ", val_%s %.4f", r->metric[i].name,
-					 r->metric[i].validation);
+		show_figure(&s, "val_", r->metric[i].name, r->metric[i].validation);
 	if (seconds > 0)
 		appendStringInfo(&s, " (%.0f images/s)", (double)r->rows / seconds);
 	if (r->note.n)
 		appendStringInfo(&s, "; %s", r->note.p);
 	if (r->flags & CTL_ROW_NAN)
-		ereport(WARNING, (errmsg("%s", s.data),
-				  errhint("The last good weights are kept. Try a smaller "
-					  "learning_rate, or clipnorm.")));
+		ereport(WARNING, (errmsg("training stopped: %s", r->note.n ? r->note.p : "NaN")));
 	else
 		ereport(NOTICE, (errmsg("%s", s.data)));
 }

@@ -37,7 +37,9 @@ load() {
 	. "$1/env"
 }
 
-cnnd_alive() { [ -s "$SCRATCH/cnnd/pid" ] && kill -0 "$(cat "$SCRATCH/cnnd/pid")" 2>/dev/null; }
+# a zombie that its parent has not yet collected counts as gone
+running() { [ -r "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
+cnnd_alive() { [ -s "$SCRATCH/cnnd/pid" ] && running "$(cat "$SCRATCH/cnnd/pid")"; }
 
 cnnd_start() {
 	cnnd_alive && return 0
@@ -59,7 +61,7 @@ cnnd_stop() { # signal
 	pid=$(cat "$SCRATCH/cnnd/pid")
 	kill "-$1" "$pid" 2>/dev/null || true
 	for _ in $(seq 100); do
-		kill -0 "$pid" 2>/dev/null || { rm -f "$SCRATCH/cnnd/pid"; return 0; }
+		running "$pid" || { rm -f "$SCRATCH/cnnd/pid"; return 0; }
 		sleep .05
 	done
 	kill -KILL "$pid" 2>/dev/null || true
