@@ -13,4 +13,12 @@ $(BUILD)/tests/ring/weak_order: $(RING_WEAK_SRC) $(wildcard userspace/ring/*.h t
 	@mkdir -p $(@D)
 	$(CC) $(CNN_CFLAGS) -DRING_WEAK_ORDER $(CNN_LDFLAGS) -o $@ $(RING_WEAK_SRC)
 
+$(BUILD)/tests/ring/bench: $(BUILD)/obj/tests/ring/bench.o $(LIBS_ring)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^
+.PHONY: bench-ring
+bench-ring: $(BUILD)/tests/ring/bench ## rows through the ring, a pipe, and two copies
+	@mkdir -p $(BUILD)/bench && rm -f $(BUILD)/bench/ring.jsonl
+	BENCH_JSONL=$(BUILD)/bench/ring.jsonl $<
+
 check-unit-ring: $(MORE_TESTS_ring)

@@ -39,7 +39,7 @@ struct ring_stats {
 	uint64_t records;
 	uint64_t waits;		     /* times this end went to sleep */
 	uint64_t kicks;		     /* times this end woke the peer */
-	uint64_t timeouts;	     /* sleeps that ended by deadline */
+	uint64_t timeouts;	     /* sleeps that ended by deadline, or for another reason */
 	uint64_t timeouts_with_work; /* of those, with work there: a lost wake-up; stays 0 */
 };
 
@@ -78,7 +78,9 @@ void ring_commit_short(struct ring *ring, uint32_t length, uint16_t type, uint16
 
 /*
  * Consumer. next copies and checks the header of the oldest record; copy takes bytes
- * [offset, offset + n) of its payload (range-checked) out of shared memory; consume frees it.
+ * [offset, offset + n) of its payload (range-checked) out of shared memory; consume frees it. The
+ * producer learns of free space in steps of an eighth of the ring, and of all of it when next says
+ * -EAGAIN or the consumer prepares to wait.
  */
 int ring_next(struct ring *ring, struct ring_record *record);
 int ring_copy(struct ring *ring, uint32_t offset, void *destination, uint32_t n);

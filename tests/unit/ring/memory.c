@@ -98,6 +98,41 @@ static void test_fork(void)
 	close_ends(&e);
 }
 
+/* A producer killed between reserve and commit: what it committed is there, nothing else is. */
+static void test_killed(void)
+{
+	struct ring *consumer, *producer;
+	struct ring_record record;
+	int fds[RING_FDS], taken = 0;
+	pid_t pid;
+
+	if (ring_create(RING_MIN_BYTES, &consumer))
+		BAIL("ring_create");
+	copy_fds(consumer, fds);
+	pid = fork();
+	if (!pid) {
+		void *place;
+
+		if (ring_attach(fds, RING_MAX_BYTES, &producer))
+			_exit(1);
+		for (int i = 0; i < 3; i++)
+			send(producer, 1000, i, 1, 0);
+		if (!ring_reserve(producer, 1000, &place))
+			memset(place, 9, 1000);
+		kill(getpid(), SIGKILL);
+	}
+	waitpid(pid, NULL, 0);
+	while (!ring_next(consumer, &record)) {
+		ring_consume(consumer);
+		taken++;
+	}
+	is(taken, 3, "killed: what was committed is there");
+	is(ring_wait(consumer, 0, 10), -ETIMEDOUT, "... the rest never comes, and nothing hangs");
+	ring_close(consumer);
+	for (int i = 0; i < RING_FDS; i++)
+		close(fds[i]);
+}
+
 /* With k descriptors free, for every k: an error, and nothing left. */
 static void test_no_descriptors(void)
 {
@@ -160,6 +195,7 @@ int main(void)
 {
 	test_mappings();
 	test_fork();
+	test_killed();
 	test_no_descriptors();
 	test_no_memory();
 	return done();

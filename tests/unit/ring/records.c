@@ -2,6 +2,9 @@
 /* records.c: what goes in comes out: sizes, order, the turn of the ring, full, empty, the end. */
 #include "ends.h"
 
+#include <signal.h>
+#include <sys/time.h>
+
 #define HEADER 16u
 
 static void test_sizes(void)
@@ -269,6 +272,30 @@ static void test_lost(void)
 	close_ends(&e);
 }
 
+static void on_alarm(int signal)
+{
+}
+
+static void test_signal(void)
+{
+	struct sigaction action = {.sa_handler = on_alarm};
+	struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+	struct ends e = open_ends(RING_MIN_BYTES);
+	struct ring_record record;
+	struct ring_stats stats;
+
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	is(ring_wait(e.consumer, 0, 10000), -EINTR, "a signal ends the wait");
+	send(e.producer, 1, 1, 1, 0);
+	is(ring_next(e.consumer, &record), 0, "the ring works on");
+	ring_stats(e.producer, &stats);
+	is(stats.kicks, 0, "nobody sleeps any more");
+	ring_stats(e.consumer, &stats);
+	ok(stats.waits == 1 && !stats.timeouts, "not counted as a timeout");
+	close_ends(&e);
+}
+
 int main(void)
 {
 	test_sizes();
@@ -279,5 +306,6 @@ int main(void)
 	test_end();
 	test_wait();
 	test_lost();
+	test_signal();
 	return done();
 }
