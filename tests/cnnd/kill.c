@@ -202,13 +202,12 @@ static void half_a_put(void)
 		BAIL("cannot write half a frame");
 }
 
-static void in_collect(void)
+static void apply_any(struct lab_job *job)
 {
 	struct agree_block block = {.agreed = 1, .h = 8, .w = 8, .c = 1, .labels = AGREE_INT};
 	struct agree_label label[3] = {{0}};
 	uint64_t value[3];
 	double mul = 1. / 255, add = 0, sum = 0;
-	struct lab_job *job = fed(CTL_PREDICTION, "");
 
 	for (uint64_t i = 0; i < 3; i++) {
 		value[i] = i;
@@ -229,6 +228,13 @@ static void in_collect(void)
 	block.normalizing_const = 255;
 	if (lab_apply(job, &block, NULL))
 		BAIL("not applied: %s", job->err.message);
+}
+
+static void in_collect(void)
+{
+	struct lab_job *job = fed(CTL_PREDICTION, "");
+
+	apply_any(job);
 	send_only(job, CTL_COLLECT); /* 2.4 MB of rows that nobody reads */
 }
 
@@ -358,6 +364,57 @@ static void test_between(void)
 	ok(lab_idle(&lab, 1), "  the end of the watching one ends it");
 }
 
+/* A segment's connection that ends inside a call, while the coordinator's lives on. */
+static void test_inside(void)
+{
+	struct lab_job job, other;
+	struct agree_block block;
+	struct ctl_msg m;
+	double from;
+
+	lab_job_init(&job, &lab, "alice", CTL_TRAIN);
+	if (lab_prepare(&job, lab_spec("\"epochs\": 100000"), 300, &block))
+		BAIL("%s", job.err.message);
+	agree_free(&block);
+	other = job;
+	other.conn = lab_connect(&lab, "alice");
+	send_only(&other, CTL_RUN);
+	lab_sleep(.3);
+	is(lab_jobs(&lab), 1, "a segment's connection is inside RUN");
+	from = lab_now();
+	ctl_conn_free(other.conn);
+	ok(lab_idle(&lab, LAB_SANITIZER ? 10 : 1), "  its end ends the job, after %.3f s",
+	   lab_now() - from);
+	lab_message(&job, CTL_GET, &m);
+	ok(lab_call(&job, &m, CTL_PART) < 0 && job.err.kind == ERR_NOJOB,
+	   "  as the coordinator learns: %s", job.err.message);
+	lab_job_free(&job);
+}
+
+/* A stream that waits for a client that does not read does not hold up the job's end. */
+static void test_stream(void)
+{
+	struct lab_job job, other;
+	double from;
+
+	lab_job_init(&job, &lab, "alice", CTL_PREDICTION);
+	other = job;
+	other.conn = lab_connect(&lab, "alice");
+	if (lab_begin(&job, lab_spec("")) != 1 || lab_watch(&job) ||
+	    lab_feed_rows(&job, ROW_PREDICT, 0, 400000))
+		BAIL("%s", job.err.message);
+	apply_any(&job);
+	send_only(&other, CTL_COLLECT); /* 9.6 MB */
+	lab_sleep(LAB_SANITIZER ? 3 : 1);
+	from = lab_now();
+	ok(!lab_end(&job) && lab_now() - from < (LAB_SANITIZER ? 5 : 1),
+	   "a COLLECT that nobody reads, and END: answered after %.3f s", lab_now() - from);
+	is(lab_jobs(&lab), 0, "  the job is gone");
+	is(lab_held(&lab), 0, "  no memory is held");
+	lab_job_free(&other);
+	lab_job_free(&job);
+}
+
 /* Killed before it could watch: the only end that nobody tells the daemon of. */
 static void test_unwatched(void)
 {
@@ -383,6 +440,8 @@ int main(void)
 	}
 	test_end_and_close();
 	test_between();
+	test_inside();
+	test_stream();
 	test_unwatched();
 	test_normal();
 	lab_close(&lab);

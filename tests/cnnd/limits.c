@@ -234,6 +234,9 @@ static void test_rings(struct lab *lab)
 		ok(lab_feed_close(&feed, NULL) < 0 && a.err.kind == ERR_LIMIT,
 		   "a row past max_value: %s", a.err.message);
 	}
+	ok(!lab_feed_open(&a, ROW_PREDICT, &feed),
+	   "the place of a ring is free when its feed is over");
+	lab_feed_close(&feed, NULL);
 	lab_message(&a, CTL_FEED, &m);
 	m.u.feed.set = ROW_PREDICT;
 	m.u.feed.x_type = ROW_BYTES;

@@ -330,9 +330,11 @@ static void test_order_of_requests(void)
 	refused(&other, CTL_END, "wrong secret");
 	other = job;
 	other.conn = lab_connect(&lab, "mallory");
+	memset(other.secret, 0, CTL_ID);
+	refused(&other, CTL_STOP, "another role");
+	memcpy(other.secret, job.secret, CTL_ID);
 	refused(&other, CTL_RUN, "belongs to role \"alice\"");
 	refused(&other, CTL_END, "belongs to role \"alice\"");
-	refused(&other, CTL_STOP, "another role");
 	ctl_conn_free(other.conn);
 	must(&job, lab_end(&job), "ended");
 	refused(&job, CTL_RUN, "has ended: ended by its owner");

@@ -53,8 +53,7 @@ static bool claim(struct call *c)
 	bool mine;
 
 	pthread_mutex_lock(&d->lock);
-	mine = !c->answered;
-	c->answered = true;
+	mine = !atomic_exchange(&c->answered, true);
 	pthread_mutex_unlock(&d->lock);
 	return mine;
 }

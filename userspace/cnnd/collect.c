@@ -20,18 +20,6 @@ struct stream {
 	int code;
 };
 
-/* One frame of the stream, unless the call is over for another reason. */
-static int stream_send(struct stream *s, const struct ctl_msg *m)
-{
-	struct daemon *d = s->job->daemon;
-	bool over;
-
-	pthread_mutex_lock(&d->lock);
-	over = s->call->answered;
-	pthread_mutex_unlock(&d->lock);
-	return over ? -EPIPE : session_send_paced(s->call->session, m);
-}
-
 static int stream_flush(struct stream *s)
 {
 	struct ctl_msg m;
@@ -41,7 +29,7 @@ static int stream_flush(struct stream *s)
 		return 0;
 	work_message(s->job, &m, CTL_ROWS);
 	m.u.blob.blob = ctl_str((char *)s->rows, s->used);
-	rc = stream_send(s, &m);
+	rc = session_stream(s->call, &m);
 	s->used = 0;
 	return rc;
 }
@@ -218,7 +206,6 @@ static struct ctl_str text(const char *s)
 
 int work_bad_rows(struct job *job, struct call *c, struct err *err)
 {
-	struct stream s = {.job = job, .call = c};
 	struct ctl_msg m;
 	enum row_set set;
 	const char *id, *reason;
@@ -232,7 +219,7 @@ int work_bad_rows(struct job *job, struct call *c, struct err *err)
 		m.u.bad_row.set = (uint8_t)set;
 		m.u.bad_row.id = text(id);
 		m.u.bad_row.reason = text(reason);
-		rc = stream_send(&s, &m);
+		rc = session_stream(c, &m);
 		if (rc)
 			return err_set(err, ERR_LOST, rc, "the bad rows could not be sent: %s",
 				       strerror(-rc));

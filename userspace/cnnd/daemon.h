@@ -52,7 +52,8 @@ struct call {
 	struct job *job;
 	struct ctl_msg msg; /* strings point into the connection's buffer: valid while active */
 	bool active;	    /* until call_finish */
-	bool answered;	    /* the reply is sent, or nobody is there to read it */
+	atomic_bool
+		answered; /* the reply is sent, or nobody is there to read it; set under the lock */
 	bool queued;
 	uint64_t since_ms, beat_ms;
 	const char *wait; /* name of what it waits for */

@@ -196,6 +196,7 @@ static int run(struct daemon *d, int ready_fd)
 {
 	struct files_socket socket = {-1, -1};
 	struct err err = {0};
+	unsigned int left;
 	int rc = files_prepare(&d->conf, &err);
 
 	if (!rc)
@@ -221,9 +222,12 @@ static int run(struct daemon *d, int ready_fd)
 	server_loop(d);
 	server_close(d);
 	files_unlisten(&d->conf, &socket);
-	if (d->n_jobs) {
+	pthread_mutex_lock(&d->lock);
+	left = d->n_jobs;
+	pthread_mutex_unlock(&d->lock);
+	if (left) {
 		/* threads of a job that did not come apart still use what would be freed */
-		log_error(LOG_CODE("stop"), "%u jobs did not end in time", d->n_jobs);
+		log_error(LOG_CODE("stop"), "%u jobs did not end in time", left);
 		_exit(1);
 	}
 	daemon_free(d);

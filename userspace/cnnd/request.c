@@ -186,7 +186,8 @@ static void on_stop(struct session *s, const struct ctl_msg *msg)
 	job = job_find(d, msg->job);
 	if (!job || job->ended)
 		err_set(&err, ERR_NOJOB, -ENOENT, "this daemon has no such job");
-	else if (!s->admin && !(s->role[0] && !strcmp(job->role, s->role)))
+	else if (!s->admin && !(s->role[0] && !strcmp(job->role, s->role)) &&
+		 !job_secret_fits(job, msg->u.secret.secret))
 		err_set(&err, ERR_RIGHTS, -EPERM, "this job belongs to another role");
 	else if (job->kind != CTL_TRAIN)
 		err_set(&err, ERR_PARAM, -EINVAL, "only a training can be stopped early");

@@ -78,6 +78,8 @@ int session_send(struct session *s, const struct ctl_msg *msg, const int *fds, i
 		if (!before)
 			s->progress_ms = now_ms();
 	}
+	/* this may be the answer of a call whose stream waits for room */
+	pthread_cond_broadcast(&s->sent);
 	resume = s->broken || ctl_pending(s->conn);
 	pthread_mutex_unlock(&s->send);
 	if (resume)
@@ -85,10 +87,14 @@ int session_send(struct session *s, const struct ctl_msg *msg, const int *fds, i
 	return rc;
 }
 
-int session_send_paced(struct session *s, const struct ctl_msg *msg)
+int session_stream(struct call *c, const struct ctl_msg *msg)
 {
+	struct session *s = c->session;
+	struct daemon *d = s->daemon;
+	int rc = -EPIPE;
+
 	pthread_mutex_lock(&s->send);
-	while (!s->broken && ctl_pending(s->conn) > PACED) {
+	while (!s->broken && !c->answered && ctl_pending(s->conn) > PACED) {
 		struct timespec t;
 
 		/* the deadline of this wait is the control thread's: SESSION_STALL_MS */
@@ -97,7 +103,12 @@ int session_send_paced(struct session *s, const struct ctl_msg *msg)
 		pthread_cond_timedwait(&s->sent, &s->send, &t);
 	}
 	pthread_mutex_unlock(&s->send);
-	return session_send(s, msg, NULL, 0);
+	/* under the lock, so that no frame of the stream comes after the job's end has been told */
+	pthread_mutex_lock(&d->lock);
+	if (!c->answered)
+		rc = session_send(s, msg, NULL, 0);
+	pthread_mutex_unlock(&d->lock);
+	return rc;
 }
 
 void session_error(struct session *s, const struct err *err)

@@ -25,8 +25,9 @@ void session_close(struct session *s, const char *why);
 
 /* Queues a frame. -EPIPE: the connection is over (the loop closes it). */
 int session_send(struct session *s, const struct ctl_msg *msg, const int *fds, int n_fds);
-/* For streams: waits while more than 4 MB are queued. Not on the main thread, no lock held. */
-int session_send_paced(struct session *s, const struct ctl_msg *msg);
+/* A frame of a call's stream: waits while more than 4 MB are queued. -EPIPE also when the call has
+ * been answered meanwhile: its job has ended. Not on the main thread, no lock held. */
+int session_stream(struct call *c, const struct ctl_msg *msg);
 /* As an ERROR frame. */
 void session_error(struct session *s, const struct err *err);
 /* The loop shall look at it again: its call is over, its queue has grown. */
