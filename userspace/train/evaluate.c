@@ -101,7 +101,7 @@ int train_evaluate_set(struct train *t, enum row_set set, struct ctl_run_row *ro
 		if (rc)
 			return rc;
 	}
-	t->has_confusion = t->classes != 0;
+	t->has_confusion = true;
 	row->validation_loss = e.loss / (double)e.n + backend_penalty(t->net);
 	row->metrics = t->n_metrics;
 	for (uint32_t i = 0; i < t->n_metrics; i++) {

@@ -142,7 +142,8 @@ static int fill_part(struct train *t, uint32_t kind, uint64_t offset, uint64_t n
 		optimizer_copy(t, &w);
 	} else if (kind == CTL_CONFUSION) {
 		memcpy(t->io, &t->classes, sizeof(uint32_t));
-		memcpy(t->io + sizeof(uint32_t), t->confusion, n - sizeof(uint32_t));
+		if (t->classes)
+			memcpy(t->io + sizeof(uint32_t), t->confusion, n - sizeof(uint32_t));
 	} else {
 		rc = model_blob_read(t->setup.model, best ? t->best_param : t->param,
 				     best ? t->best_stat : t->stat, offset, t->io, n);

@@ -149,7 +149,8 @@ struct train_progress {
 void train_progress(struct train *train, struct train_progress *out);
 
 /* Parts of CTL_WEIGHTS, CTL_BEST, CTL_OPTIMIZER, CTL_CONFUSION; *data is valid until the next
- * call. -ENOENT: no such kind (no snapshot, no evaluation yet). */
+ * call. -ENOENT: no such kind (no snapshot, no evaluation yet, an optimizer without state). The
+ * confusion matrix has 0 classes where outputs are no classes, or more than 1024. */
 int train_get(struct train *train, uint32_t kind, uint32_t part, struct ctl_part *out,
 	      struct err *err);
 /* In order, part 0 first. Applied when the last one is there. */

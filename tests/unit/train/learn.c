@@ -89,6 +89,8 @@ static void plane(const char *backend)
 	struct ctl_run_row row;
 	uint64_t state = 3, bytes;
 	float *w = NULL;
+	uint8_t *matrix;
+	struct err err;
 	struct rig r;
 
 	for (int i = 0; i < ROWS; i++) {
@@ -101,6 +103,11 @@ static void plane(const char *backend)
 		     backend, "dense:1:linear", &rows, &r, &row)) {
 		report("a plane", backend, &row, row.metric[0].train < 1e-3 && row.loss < 1e-6);
 		is_str(row.metric[0].name, "rmse", "the default metric of a regression");
+		is(train_evaluate(r.train, ROW_TRAIN, &row, &err), 0, "evaluation of a regression");
+		matrix = rig_get(&r, CTL_CONFUSION, &bytes);
+		ok(matrix && bytes == 4 && !matrix[0] && !matrix[1] && !matrix[2] && !matrix[3],
+		   "has a confusion matrix of no classes");
+		free(matrix);
 		w = (float *)rig_get(&r, CTL_WEIGHTS, &bytes);
 		ok(w && bytes == 12 && fabs(w[0] - 2) < 1e-3 && fabs(w[1] + 3) < 1e-3 &&
 			   fabs(w[2] - 1) < 1e-3,
