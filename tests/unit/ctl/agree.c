@@ -9,9 +9,6 @@
 
 #include <errno.h>
 
-{
-	8, (const uint8_t *)&(const int64_t){v}, 0, NAN
-}
 #define TEXT(s)                                             \
 	{                                                   \
 		sizeof(s) - 1, (const uint8_t *)(s), 0, NAN \
