@@ -269,7 +269,7 @@ static void test_normalization_limits(void)
 	like(err.message, "channel 0", "... names the channel");
 	p[0].n_channels = 2;
 	is(agree_merge(p, 1, &out, &err), -EINVAL, "sums of another number of channels");
-	p[0].c = 2000;
+	p[0].c = AGREE_MAX_CHANNELS + 1;
 	is(agree_merge(p, 1, &out, &err), -E2BIG, "too many channels");
 }
 
