@@ -23,6 +23,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
+#include "parser/parse_func.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -34,6 +35,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/plancache.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -103,7 +105,7 @@
 #define false ((bool)0)
 #endif
 
-#ifndef TupleDescAttr
+#if PG_VERSION_NUM < 110000 && !defined(TupleDescAttr)
 #define TupleDescAttr(desc, i) ((desc)->attrs[i])
 #endif
 #ifndef PG_INT64_MAX
@@ -135,6 +137,13 @@
 #else
 #define COMPAT_SEGMENTS 1
 #define COMPAT_SEGINDEX 0
+#endif
+
+/* A statement that runs where it cannot start others: on a segment. */
+#ifdef GP_VERSION_NUM
+#define compat_on_segment() (Gp_role == GP_ROLE_EXECUTE)
+#else
+#define compat_on_segment() false
 #endif
 
 /* ---- waiting ---- */

@@ -17,11 +17,18 @@ void driver_start(FunctionCallInfo fcinfo, struct driver *driver)
 	char token[JOB_TOKEN + 1];
 	Oid nsp = get_func_namespace(fcinfo->flinfo->fn_oid);
 
+	if (compat_on_segment())
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				errmsg("%s cannot run on a segment",
+				       get_func_name(fcinfo->flinfo->fn_oid)),
+				errhint("CREATE TABLE AS and INSERT run it there; call it by "
+					"SELECT alone.")));
 	memset(driver, 0, sizeof(*driver));
 	driver->outer = CurrentMemoryContext;
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	driver->schema = pstrdup(quote_identifier(get_namespace_name(nsp)));
+	driver->schema_name = get_namespace_name(nsp);
+	driver->schema = pstrdup(quote_identifier(driver->schema_name));
 	driver->caller_path = pstrdup(namespace_search_path);
 	driver->nest = NewGUCNestLevel();
 	compat_set_config("search_path", PINNED_PATH);
@@ -210,6 +217,29 @@ static void read_counts(struct fed *fed)
 	fed->feeders = (int)v[4];
 }
 
+/*
+ * The aggregate takes arguments of any type, so that a function of the same name and with the exact
+ * types, made by whoever may create in the extension's schema, would be called instead of it, with
+ * the job's secret.
+ */
+static void check_feed(struct driver *driver, SPIPlanPtr plan)
+{
+	Oid types[6] = {TEXTOID, INT4OID, ANYOID, ANYOID, ANYOID, ANYOID};
+	List *name = list_make2(makeString(driver->schema_name), makeString("gpu_cnn_feed"));
+	CachedPlanSource *source = (CachedPlanSource *)linitial(SPI_plan_get_plan_sources(plan));
+	Query *query = (Query *)linitial(source->query_list);
+	TargetEntry *entry = (TargetEntry *)linitial(query->targetList);
+
+	if (!IsA(entry->expr, Aggref) ||
+	    ((Aggref *)entry->expr)->aggfnoid != LookupFuncName(name, 6, types, false))
+		ereport(ERROR,
+			(errcode(ERRCODE_AMBIGUOUS_FUNCTION),
+			 errmsg("schema %s holds another function gpu_cnn_feed, which would be "
+				"called instead",
+				driver->schema),
+			 errhint("Drop it, and let nobody create functions in that schema.")));
+}
+
 void driver_feed(struct driver *driver, enum row_set set, const struct source *source,
 		 const struct columns *columns, struct fed *fed)
 {
@@ -234,6 +264,7 @@ void driver_feed(struct driver *driver, enum row_set set, const struct source *s
 	plan = SPI_prepare_cursor(text, 2, types, CURSOR_OPT_PARALLEL_OK);
 	if (!plan)
 		elog(ERROR, "cannot prepare \"%s\": %s", text, SPI_result_code_string(SPI_result));
+	check_feed(driver, plan);
 	rc = SPI_execute_snapshot(plan, values, NULL, driver->snapshot, InvalidSnapshot, true,
 				  false, 0);
 	if (rc != SPI_OK_SELECT)

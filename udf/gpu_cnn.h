@@ -214,7 +214,8 @@ struct fed {
 };
 
 struct driver {
-	char *schema;	   /* of the extension, quoted */
+	char *schema_name; /* of the extension */
+	char *schema;	   /* the same, quoted */
 	char *caller_path; /* search_path of the caller */
 	int nest;
 	struct job job;

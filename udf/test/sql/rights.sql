@@ -144,3 +144,18 @@ DROP SCHEMA one, two CASCADE;
 DROP TABLE few, secret;
 REVOKE ALL ON img FROM regress_cnn_one;
 DROP ROLE regress_cnn_one, regress_cnn_two, regress_cnn_none, regress_cnn_admin;
+
+-- a function with the aggregate's name and exact types must not get the job's secret
+CREATE FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, text) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE EXCEPTION 'the secret is %', $1;
+END
+$$;
+SELECT rows FROM gpu_cnn_train('SELECT image, label FROM img', 'm', architecture := 'dense2', epochs := 1, batch_size := 10, backend := 'ref');
+CREATE AGGREGATE gpu_cnn_feed(text, integer, tid, bytea, text, unknown) (SFUNC = gpu_cnn_feed_row, STYPE = internal);
+SELECT * FROM gpu_cnn_train('img', 'm2', architecture := 'dense2');
+DROP FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, text);
+CREATE FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, anyelement) RETURNS bigint[] LANGUAGE sql AS 'SELECT NULL::bigint[]';
+SELECT * FROM gpu_cnn_train('img', 'm2', architecture := 'dense2', sample_weight := 'id');
+DROP FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, anyelement);
+SELECT rows FROM gpu_cnn_train('img', 'm2', architecture := 'dense2', epochs := 1, batch_size := 10, backend := 'ref');
