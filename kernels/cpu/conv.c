@@ -462,9 +462,11 @@ void conv_backward(struct lower *l, uint32_t node)
 	}
 	g = lower_masked(l, node);
 	if (s->want_weights) {
+		int32_t x = norm_again(l, n->in[0]);
+
 		op = lower_op(l, n, CPU_ROWS, weights_run);
 		op->state = s;
-		lower_use(l, op, 0, lower_value(l, n->in[0]));
+		lower_use(l, op, 0, x);
 		lower_use(l, op, 1, g);
 		if (lower_trainable(l, n, 0)) {
 			struct cpu_reduce *r = lower_reduce(l, n->tensor[0], 0, 0);

@@ -214,6 +214,28 @@ void norm_forward(struct lower *l, uint32_t node)
 	op->share_of = 1;
 }
 
+/*
+ * The value of a batch norm + ReLU once more, for a reader in backward: computing it from x, which
+ * backward reads anyway, costs less than keeping it for the whole batch.
+ */
+int32_t norm_again(struct lower *l, uint32_t node)
+{
+	uint32_t v = l->alias[node], head = l->head[v];
+	const struct backend_node *n = lower_node(l, head);
+	int32_t to;
+	struct cpu_op *op;
+
+	if (n->op != BACKEND_BATCHNORM || l->add[head] || l->uses[v] != 1)
+		return lower_value(l, node);
+	to = lower_buffer(l, backend_shape_count(n->out));
+	op = lower_op(l, n, CPU_ROWS, apply_run);
+	op->state = l->saved[head];
+	op->relu = v != head;
+	lower_use(l, op, 1, lower_value(l, n->in[0]));
+	lower_use(l, op, 0, to);
+	return to;
+}
+
 /* ---- backward ---------------------------------------------------------------------------- */
 
 /* operands: masked gradient (or -1), gradient, x, y of the group (or -1) */

@@ -238,11 +238,13 @@ void wino_backward(struct lower *l, uint32_t node)
 	struct cpu_op *op;
 
 	if (kernel || bias) {
+		int32_t x = norm_again(l, n->in[0]);
+
 		s->sum = cpu_plan_sum(l->plan, (uint64_t)WINO_PLANES * s->c * s->k);
 		s->sum_bias = cpu_plan_sum(l->plan, s->k);
 		op = lower_op(l, n, CPU_ROWS, weights_run);
 		op->state = s;
-		lower_use(l, op, 0, lower_value(l, n->in[0]));
+		lower_use(l, op, 0, x);
 		lower_use(l, op, 1, g);
 		if (kernel) {
 			struct cpu_reduce *r = lower_reduce(l, n->tensor[0], 0, 0);
