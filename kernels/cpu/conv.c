@@ -163,13 +163,13 @@ static int weights_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t r
 {
 	const struct conv *s = op->state;
 	uint64_t count = dnn_md_bytes(&s->sum_md) / sizeof(float);
-	uint32_t cout = s->node->out.c;
+	uint32_t cout = s->node->out.c, begin = row;
 	float *sum = w->sum + s->sum, *sum_bias = w->sum + s->sum_bias;
 	int rc = 0;
 
 	while (n && !rc) {
 		const struct conv_size *z = conv_fit(s, n);
-		bool first = row == w->row0;
+		bool first = w->first && row == begin;
 		float *dk = first ? sum : w->scratch + s->temp;
 		float *db = first ? sum_bias : dk + (count + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
 		void *const handle[CONV_MEMORIES] = {

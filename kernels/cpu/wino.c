@@ -111,12 +111,11 @@ static int weights_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t r
 	size_t to = (size_t)f->to.h * f->to.w * f->to.c;
 	const float *x = cpu_at(w, op->buf[0], row), *dy = cpu_at(w, op->buf[1], row);
 	float *v = w->scratch, *z = v + f->from_plane * WINO_PLANES;
-	bool first = row == w->row0;
 	uint32_t all = n * f->tiles;
 	struct walk p;
 
 	if (s->bias)
-		cpu_loops_of(w)->columns(w->sum + s->sum_bias, dy, to / s->k * n, s->k, !first);
+		cpu_loops_of(w)->columns(w->sum + s->sum_bias, dy, to / s->k * n, s->k, !w->first);
 	for (uint32_t at = 0, end; at < all; at = end) {
 		end = group_end(f, at, all);
 		for (uint32_t t = at; t < end; t += p.tiles.n) {
@@ -127,7 +126,7 @@ static int weights_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t r
 					&f->to, &p.tiles);
 		}
 		loops->weights(w->sum + s->sum, v, f->from_plane, z, f->to_plane, end - at, s->c,
-			       s->k, !first || at > 0);
+			       s->k, !w->first || at > 0);
 	}
 	return 0;
 }
