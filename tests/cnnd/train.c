@@ -112,6 +112,55 @@ static void test_training(void)
 	lab_job_free(&job);
 }
 
+/* cache = false: the rows go after each run and come again, here in another order and over two
+ * feeds; the weights are those of a training that keeps them (test_training's). */
+static void test_no_cache(void)
+{
+	struct agree_block block;
+	struct ctl_run_row row;
+	struct lab_job job;
+	uint8_t *got = NULL;
+	uint64_t bytes = 0;
+
+	lab_job_init(&job, &lab, "alice", CTL_TRAIN);
+	is(lab_begin(&job, lab_spec("\"epochs\": 6, \"batch_size\": 10, \"learning_rate\": 0.2, "
+				    "\"seed\": 7, \"cache\": false")),
+	   1, "training without a cache admitted");
+	must(&job, lab_feed_rows(&job, ROW_TRAIN, 0, ROWS), "rows fed");
+	must(&job, lab_agree(&job, &block), "agreed");
+	must(&job, lab_apply(&job, &block, NULL), "applied");
+	agree_free(&block);
+	must(&job, lab_run(&job, 0, 3, &row), "three epochs");
+	ok(lab_run(&job, 3, 3, &row) < 0, "without the rows there is no second run");
+	like(job.err.message, "other rows than in the first pass: 0 for training", "  it says why");
+	lab_end(&job);
+	lab_job_free(&job);
+
+	lab_job_init(&job, &lab, "alice", CTL_TRAIN);
+	is(lab_begin(&job, lab_spec("\"epochs\": 6, \"batch_size\": 10, \"learning_rate\": 0.2, "
+				    "\"seed\": 7, \"cache\": false")),
+	   1, "training without a cache admitted");
+	must(&job, lab_feed_rows(&job, ROW_TRAIN, 0, ROWS), "rows fed");
+	must(&job, lab_agree(&job, &block), "agreed");
+	must(&job, lab_apply(&job, &block, NULL), "applied");
+	agree_free(&block);
+	for (uint32_t e = 0; e < 6; e++) {
+		if (e) {
+			must(&job, lab_feed_rows(&job, ROW_TRAIN, ROWS / 2, ROWS - ROWS / 2),
+			     "the second half again");
+			must(&job, lab_feed_rows(&job, ROW_TRAIN, 0, ROWS / 2), "the first half");
+		}
+		must(&job, lab_run(&job, e, 1, &row), "an epoch");
+	}
+	must(&job, lab_get(&job, CTL_WEIGHTS, &got, &bytes), "weights fetched");
+	ok(bytes == weight_bytes && !memcmp(got, weights, bytes),
+	   "bit for bit those of a training that keeps its rows");
+	free(got);
+	must(&job, lab_end(&job), "ended");
+	is(lab_held(&lab), 0, "  no memory is held");
+	lab_job_free(&job);
+}
+
 /* The model's block as stored, not the one of this run. */
 static int apply_stored(struct lab_job *job)
 {
@@ -397,6 +446,7 @@ int main(void)
 {
 	lab_open(&lab, "");
 	test_training();
+	test_no_cache();
 	test_prediction();
 	test_one_row();
 	test_evaluation();

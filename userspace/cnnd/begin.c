@@ -189,14 +189,13 @@ static int admit(struct begin *b, struct err *err)
 	return reserve(b, err);
 }
 
-static int open_data(struct begin *b, struct err *err)
+int begin_open_data(struct job *job, struct err *err)
 {
-	struct daemon *d = b->daemon;
-	struct job *job = b->job;
+	struct daemon *d = job->daemon;
 	const struct model_info *info = model_info(job->model);
 	const struct train_config *config = &job->config;
 	struct data_config c = {.decoder = d->decoder,
-				.memory = b->rows,
+				.memory = job->row_memory,
 				.max_bad_rows = config->max_bad_rows,
 				.need_labels = job->kind != CTL_PREDICTION,
 				.seed = config->seed};
@@ -258,7 +257,8 @@ static int create(struct begin *b, struct err *err)
 	pthread_mutex_unlock(&d->lock);
 	if (rc || old || !b->admitted)
 		return rc;
-	rc = open_data(b, err);
+	b->job->row_memory = b->rows;
+	rc = begin_open_data(b->job, err);
 	if (rc)
 		return rc;
 	log_begin(b->job, b->weights, b->rows);

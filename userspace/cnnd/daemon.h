@@ -132,6 +132,8 @@ struct job {
 	unsigned int n_feeds, next_feeder;
 	uint64_t fed_rows;     /* of feeds that are over */
 	struct err feed_error; /* of the first feed that failed */
+	uint64_t row_memory;   /* bytes of rows in memory that admission gave */
+	bool refeed;	       /* cache = false: rows were dropped and come again before the next run */
 	bool has_feed_types;
 	struct data_feed feed_types; /* of the last feed, for PREDICT */
 	struct memory_account *memory;

@@ -206,6 +206,7 @@ struct train {
 	struct plan plan;
 	uint32_t batch, max_batch, slots;
 	uint64_t rows, steps, updates; /* training rows, steps and updates of an epoch */
+	uint64_t validation_rows;
 	bool penalty;		       /* some tensor has a regulariser */
 	uint64_t t;		       /* applied updates */
 

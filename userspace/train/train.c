@@ -138,6 +138,7 @@ static int plan_steps(struct train *t, struct err *err)
 	}
 	t->batch = a->batch_size;
 	t->rows = data_rows(t->setup.data, ROW_TRAIN);
+	t->validation_rows = data_rows(t->setup.data, ROW_VALIDATION);
 	t->steps = a->steps;
 	need = train_steps_per_epoch(&t->rows, &c->replicas, 1, t->batch);
 	if (!t->batch || t->batch > 65536 || t->steps < need)
@@ -456,15 +457,39 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 	return 0;
 }
 
+void train_drop_rows(struct train *t)
+{
+	if (t->shuffled)
+		data_reader_close(t->shuffled);
+	t->shuffled = NULL;
+	for (int i = 0; i < ROW_SETS; i++) {
+		if (t->reader[i])
+			data_reader_close(t->reader[i]);
+		t->reader[i] = NULL;
+	}
+	t->setup.data = NULL;
+}
+
+int train_rows(struct train *t, struct data_set *data, struct err *err)
+{
+	if (data_rows(data, ROW_TRAIN) != t->rows ||
+	    data_rows(data, ROW_VALIDATION) != t->validation_rows)
+		return err_set(err, ERR_DATA, -EINVAL,
+			       "the source has other rows than in the first pass: %" PRIu64
+			       " for training and %" PRIu64 " for validation, not %" PRIu64
+			       " and %" PRIu64,
+			       data_rows(data, ROW_TRAIN), data_rows(data, ROW_VALIDATION), t->rows,
+			       t->validation_rows);
+	t->setup.data = data;
+	return t->rows ? data_reader_open(data, ROW_TRAIN, t->max_batch, true, &t->shuffled, err)
+		       : 0;
+}
+
 void train_free(struct train *t)
 {
 	if (!t)
 		return;
-	if (t->shuffled)
-		data_reader_close(t->shuffled);
-	for (int i = 0; i < ROW_SETS; i++)
-		if (t->reader[i])
-			data_reader_close(t->reader[i]);
+	train_drop_rows(t);
 	if (t->net)
 		backend_net_free(t->net);
 	train_arena_free(&t->arena);
