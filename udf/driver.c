@@ -215,6 +215,11 @@ static void read_counts(struct fed *fed)
 	fed->bad = v[2];
 	fed->bytes = v[3];
 	fed->feeders = (int)v[4];
+	if (fed->rows != fed->held + fed->bad)
+		ereport(ERROR, (errcode(ERRCODE_PROTOCOL_VIOLATION),
+				errmsg(INT64_FORMAT " rows were fed, but cnnd holds " INT64_FORMAT
+						    " and left out " INT64_FORMAT,
+				       fed->rows, fed->held, fed->bad)));
 }
 
 /*
