@@ -93,6 +93,14 @@ bool arguments_number(const struct arguments *args, const char *name, double *ou
 	return true;
 }
 
+bool arguments_flag(const struct arguments *args, const char *name, bool otherwise)
+{
+	FunctionCallInfo fcinfo = args->fcinfo;
+	int i = find(args, name);
+
+	return PG_ARGISNULL(i) ? otherwise : PG_GETARG_BOOL(i);
+}
+
 void json_text(StringInfo out, const char *s)
 {
 	escape_json(out, s);

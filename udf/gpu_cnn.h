@@ -294,6 +294,7 @@ void arguments_read(FunctionCallInfo fcinfo, struct arguments *out);
 char *arguments_text(const struct arguments *args, const char *name);
 char *arguments_wanted(const struct arguments *args, const char *name);
 bool arguments_number(const struct arguments *args, const char *name, double *out);
+bool arguments_flag(const struct arguments *args, const char *name, bool otherwise);
 /* The spec of a job: a JSON object of the arguments that are not NULL, less those that only the
  * coordinator uses; architecture replaces the argument of that name, NULL leaves it out. */
 char *arguments_spec(const struct arguments *args, const char *architecture);

@@ -15,6 +15,7 @@ struct training {
 	struct source source, validation;
 	struct columns columns, validation_columns;
 	bool has_validation;
+	bool cache; /* false: cnnd drops the rows after each run, and is fed again */
 	char *architecture, *spec;
 	Datum start_weights; /* from the table of architectures, 0: none */
 	struct fed fed, validation_fed;
@@ -44,6 +45,7 @@ static void check_arguments(struct training *t)
 	source_columns(&t->source, arguments_text(&t->args, "independent"),
 		       arguments_text(&t->args, "dependent"), arguments_text(&t->args, "id_column"),
 		       arguments_text(&t->args, "sample_weight"), true, &t->columns);
+	t->cache = arguments_flag(&t->args, "cache", true);
 	t->spec = arguments_spec(&t->args, t->architecture);
 }
 
@@ -74,7 +76,7 @@ static void check_validation(struct training *t)
 
 /* ---- the job ---- */
 
-static void feed(struct training *t)
+static void feed_rows(struct training *t)
 {
 	double start = wait_seconds();
 
@@ -82,9 +84,18 @@ static void feed(struct training *t)
 	if (t->has_validation)
 		driver_feed(&t->driver, ROW_VALIDATION, &t->validation, &t->validation_columns,
 			    &t->validation_fed);
+	t->seconds_feed += wait_seconds() - start;
+}
+
+static void feed(struct training *t)
+{
+	double start;
+
+	feed_rows(t);
+	start = wait_seconds();
 	driver_agree(&t->driver, &t->agreed, &t->agreed_blob);
 	driver_apply(&t->driver, t->agreed_blob, &t->apply);
-	t->seconds_feed = wait_seconds() - start;
+	t->seconds_feed += wait_seconds() - start;
 	if (t->agreed->bad[ROW_TRAIN] + t->agreed->bad[ROW_VALIDATION])
 		ereport(NOTICE,
 			(errmsg(UINT64_FORMAT " of " UINT64_FORMAT " rows were left out",
@@ -212,6 +223,8 @@ static void run(struct training *t)
 		uint32 count = Min(every, epochs - done);
 
 		MemoryContextReset(context);
+		if (done && !t->cache)
+			feed_rows(t);
 		driver_run(&t->driver, done, count, lr_factor, flags, &t->last);
 		insert_history(t);
 		show_iteration(t, epochs);

@@ -40,6 +40,13 @@ SELECT epochs FROM gpu_cnn_train('img', 'm3', architecture := 'dense2', epochs :
 SELECT checksum('m') = checksum('m2') AS same, checksum('m') = checksum('m3') AS other_seed;
 SELECT checksum('m', 'optimizer') = checksum('m2', 'optimizer') AS same;
 
+-- rows that are fed again before each iteration: the same weights
+SELECT epochs, rows FROM gpu_cnn_train('SELECT * FROM img WHERE id <= 150', 'kept', architecture := 'dense2', epochs := 3,
+	batch_size := 10, backend := 'ref', validation_source := 'SELECT * FROM img WHERE id > 150', id_column := 'id');
+SELECT epochs, rows FROM gpu_cnn_train('SELECT * FROM img WHERE id <= 150', 'again', architecture := 'dense2', epochs := 3,
+	batch_size := 10, backend := 'ref', validation_source := 'SELECT * FROM img WHERE id > 150', id_column := 'id', cache := false);
+SELECT checksum('kept') = checksum('again') AS same, k.validation_loss = a.validation_loss AS same_loss FROM kept_summary k, again_summary a;
+
 -- the optimized back end agrees with the reference
 SELECT epochs FROM gpu_cnn_train('img', 'm4', architecture := 'dense2', epochs := 3, batch_size := 10,
 	backend := 'cpu');
