@@ -203,6 +203,7 @@ int begin_open_data(struct job *job, struct err *err)
 
 	pthread_mutex_lock(&d->lock);
 	c.spill_max = d->conf.spill_max;
+	c.spill_min_free = d->conf.spill_min_free;
 	c.spill_dir = files_spill_dir(&d->conf, spill);
 	pthread_mutex_unlock(&d->lock);
 	if (info->shape_known || (info->input.h && info->input.w && info->input.c))

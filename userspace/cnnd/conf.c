@@ -51,6 +51,7 @@ static const struct key keys[] = {
 	{"state_dir", K_PATH, false, AT(state_dir), 0, CONF_PATH, "/var/lib/cnnd", NULL},
 	{"spill_dir", K_SPILL, false, AT(spill_dir), 0, CONF_PATH, "", NULL},
 	{"spill_max", K_BYTES, true, AT(spill_max), 0, UINT64_C(1) << 50, "0", NULL},
+	{"spill_min_free", K_BYTES, true, AT(spill_min_free), 0, UINT64_C(1) << 50, "1G", NULL},
 	{"database_uids", K_USERS, true, AT(database_uids), 0, 0, "postgres gpadmin", NULL},
 	{"admin_uids", K_USERS, true, AT(admin_uids), 0, 0, "root", NULL},
 	{"devices", K_DEVICES, false, AT(devices), 0, 0, "auto", NULL},

@@ -38,9 +38,10 @@ void data_decoder_free(struct data_decoder *decoder);
 
 struct data_config {
 	struct data_decoder *decoder;
-	uint64_t memory;       /* bytes of rows kept in memory */
-	const char *spill_dir; /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
-	uint64_t spill_max;    /* bytes; 0: 20 % of the free space */
+	uint64_t memory;	 /* bytes of rows kept in memory */
+	const char *spill_dir;	 /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
+	uint64_t spill_max;	 /* bytes; 0: 20 % of the free space */
+	uint64_t spill_min_free; /* bytes that a spill leaves free on the disk */
 	/*
 	 * What the network wants. A 0 is not known: the most frequent value of the rows; raw bytes
 	 * and 1-D arrays are then squares of 1 or 3 channels. Arrays may have 1 dimension, or those
