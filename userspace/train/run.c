@@ -244,6 +244,22 @@ static void say_bad(struct run *r, struct ctl_run_row *row, bool validation)
 		row->flags |= CTL_ROW_RESTORE;
 }
 
+/* Asked to stop: in the middle of an epoch the row counts complete epochs only. */
+static void say_stopped(struct run *r, struct ctl_run_row *row)
+{
+	struct train *t = r->t;
+
+	if (r->epoch_rows && row->epoch == r->epoch)
+		snprintf(t->note, sizeof(t->note),
+			 "stopped in epoch %u, after step %" PRIu64 " of %" PRIu64, r->epoch + 1,
+			 r->step + 1, t->steps);
+	else if (row->epoch)
+		snprintf(t->note, sizeof(t->note), "stopped after epoch %u", row->epoch);
+	else
+		snprintf(t->note, sizeof(t->note), "stopped before the first step");
+	row->note = ctl_str(t->note, strlen(t->note));
+}
+
 static void fill_row(struct run *r, struct ctl_run_row *row)
 {
 	struct train *t = r->t;
@@ -342,8 +358,10 @@ int train_run(struct train *t, const struct ctl_run *run, struct ctl_run_row *ro
 	if (rc)
 		return rc;
 	fill_row(&r, row);
-	if (stopped)
+	if (stopped) {
 		row->flags |= CTL_ROW_STOPPED;
+		say_stopped(&r, row);
+	}
 	if (!r.bad) {
 		rc = conclude(&r, row, err);
 		if (!rc && r.bad) {

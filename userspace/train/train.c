@@ -85,6 +85,32 @@ static int check_labels(struct train *t, struct err *err)
 	return train_policy_check(t->setup.config, a, err);
 }
 
+/* What only makes sense with this many rows of this size. */
+static int check_rows(struct train *t, struct err *err)
+{
+	const struct train_config *c = t->setup.config;
+	const struct agree_block *a = t->setup.agreed;
+	struct backend_shape in = t->info->input;
+
+	if (!a->rows[ROW_TRAIN]) {
+		err_set(err, ERR_DATA, -ENODATA,
+			"there are no training rows: validation_fraction %g keeps all %" PRIu64
+			" for validation",
+			c->validation_fraction, a->rows[ROW_VALIDATION]);
+		err_hint(err, "Lower validation_fraction, or give more rows.");
+		return -ENODATA;
+	}
+	if (c->augment_pad > in.h || c->augment_pad > in.w)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "augment: pad_crop is %u, the images are %ux%u", c->augment_pad,
+			       in.w, in.h);
+	if (c->augment_cutout > in.h && c->augment_cutout > in.w)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "augment: cutout is %u, the images are %ux%u", c->augment_cutout,
+			       in.w, in.h);
+	return 0;
+}
+
 static int check_metric(struct train *t, const struct metric *m, struct err *err)
 {
 	enum backend_loss loss = t->loss.loss.loss;
@@ -171,6 +197,8 @@ static int resolve(struct train *t, struct notice *notice, struct err *err)
 	rc = check_shape(t, err);
 	if (!rc)
 		rc = check_labels(t, err);
+	if (!rc && !t->setup.inference)
+		rc = check_rows(t, err);
 	if (!rc)
 		rc = train_loss_choose(c, t->info, a, t->setup.inference, &t->loss, notice, err);
 	if (!rc)
@@ -409,11 +437,16 @@ static void say_classes(struct train *t, struct notice *n)
 				 a->n_labels);
 }
 
-static void say_batch(struct train *t, struct notice *n)
+static void say_rows(struct train *t, struct notice *n)
 {
 	const struct train_config *c = t->setup.config;
 	uint64_t rows = t->setup.agreed->rows[ROW_TRAIN];
 
+	if (c->validation_fraction > 0 && !t->setup.agreed->rows[ROW_VALIDATION])
+		train_notice_add(n,
+				 "W:no row is kept for validation: validation_fraction is %g, the "
+				 "rows are %" PRIu64,
+				 c->validation_fraction, rows);
 	if (!c->batch_size && t->batch < 128)
 		train_notice_add(n,
 				 "batch_size is %u, chosen for %" PRIu64
@@ -450,7 +483,7 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 	}
 	if (!setup->inference) {
 		say_classes(t, &n);
-		say_batch(t, &n);
+		say_rows(t, &n);
 	}
 	*notice = n.text;
 	*out = t;

@@ -278,6 +278,7 @@ static void interrupted(bool cancel)
 	struct other o = {.cancel = cancel};
 	struct ctl_run_row row;
 	struct err err = {0};
+	char want[96];
 	double begin;
 	pthread_t thread;
 	struct rig r;
@@ -301,9 +302,19 @@ static void interrupted(bool cancel)
 			   isfinite(row.loss),
 		   "with a row that is good (%u epochs, %llu rows)", row.epoch,
 		   (unsigned long long)row.rows);
+		/* the row's steps tell where it must have been */
+		if (row.steps % (ROWS / 2))
+			snprintf(want, sizeof(want), "stopped in epoch %u, after step %llu of %u",
+				 row.epoch + 1, (unsigned long long)row.steps % (ROWS / 2),
+				 ROWS / 2);
+		else
+			snprintf(want, sizeof(want), "stopped after epoch %u", row.epoch);
+		ok(row.note.n == strlen(want) && !memcmp(row.note.p, want, row.note.n),
+		   "that says where: %s", want);
 		rc = rig_run(&r, row.epoch, 1, &row, &err);
 		ok(!rc && row.flags == CTL_ROW_STOPPED && !row.steps && isnan(row.loss),
 		   "a run after stop does nothing and says so");
+		ok(row.note.n && !strncmp(row.note.p, "stopped ", 8), "in its note, too");
 	}
 	rig_end(&r);
 }
