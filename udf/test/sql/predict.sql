@@ -82,11 +82,11 @@ DECLARE c CURSOR FOR SELECT gpu_cnn_predict('n', image) IS NOT NULL AS p FROM im
 FETCH 2 FROM c;
 SELECT count(*) FROM gpu_cnn_progress();
 CLOSE c;
-SELECT count(*) FROM gpu_cnn_progress();
+SELECT jobs_left();
 SAVEPOINT s;
 SELECT gpu_cnn_predict('n', image), 1 / (id - 3) FROM img ORDER BY id;
 ROLLBACK TO s;
-SELECT count(*) FROM gpu_cnn_progress();
+SELECT jobs_left();
 COMMIT;
 
 -- evaluation
