@@ -84,7 +84,11 @@ static void test_limits(void)
 	fresh();
 	ok(try(1, 100, ADMIT_TRAINING, 0, 2, 0) < 0, "max_jobs_per_role is an error, not busy");
 	is(err.kind, ERR_LIMIT, "  of kind limit");
-	like(err.message, "2 jobs running, and max_jobs_per_role = 2", "  with limit and value");
+	like(err.message, "2 trainings running, and max_jobs_per_role = 2",
+	     "  with limit and value");
+	is(try(1, 100, ADMIT_PREDICTION, 0, 2, 0), 0, "a prediction of that role waits");
+	like(reason, "2 predictions running, and max_jobs_per_role = 2", "  for its own kind");
+	is(try(2, 200, ADMIT_PREDICTION, 0, 1, 0), 1, "  and holds up nobody else");
 	try(1, 100, ADMIT_TRAINING, 1, 0, 0);
 	try(2, 200, ADMIT_TRAINING, 1, 0, 0);
 	try(3, 300, ADMIT_TRAINING, 1, 0, 0);

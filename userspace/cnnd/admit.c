@@ -130,10 +130,12 @@ int admit_try(struct admit *a, const struct admit_ask *ask, const struct admit_l
 	static const char *const key[ADMIT_SLOTS] = {"max_trainings", "max_predictions"};
 
 	expire(a, now_ms);
-	if (load->jobs_of_role >= limits->max_jobs_per_role) {
+	/* One application role scores rows from many sessions: its predictions wait for each other.
+	 */
+	if (load->jobs_of_role >= limits->max_jobs_per_role && ask->slot == ADMIT_TRAINING) {
 		admit_forget(a, ask->job);
 		err_set(err, ERR_LIMIT, -EDQUOT,
-			"this role has %u jobs running, and max_jobs_per_role = %u",
+			"this role has %u trainings running, and max_jobs_per_role = %u",
 			load->jobs_of_role, limits->max_jobs_per_role);
 		err_hint(err, "Wait for one of them to end, or raise max_jobs_per_role in "
 			      "cnnd.conf.");
@@ -145,6 +147,14 @@ int admit_try(struct admit *a, const struct admit_ask *ask, const struct admit_l
 			limits->max_queue);
 		err_hint(err, "Try again later, or raise max_queue in cnnd.conf.");
 		return -ENOBUFS;
+	}
+	if (load->jobs_of_role >= limits->max_jobs_per_role) {
+		/* not remembered: that one waits for its own role must not hold up the others */
+		admit_forget(a, ask->job);
+		snprintf(reason, ADMIT_REASON,
+			 "this role has %u predictions running, and max_jobs_per_role = %u",
+			 load->jobs_of_role, limits->max_jobs_per_role);
+		return 0;
 	}
 	if (somebody_older(a, ask)) {
 		remember(a, ask, now_ms);

@@ -163,7 +163,7 @@ static int admit(struct begin *b, struct err *err)
 				      d->conf.max_queue};
 	struct admit_load load = {
 		{job_count(d, ADMIT_TRAINING, true), job_count(d, ADMIT_PREDICTION, true)},
-		job_count_role(d, job->role),
+		job_count_role(d, job->slot, job->role),
 		devices_name(d->devices)};
 	uint64_t now = now_ms();
 	int rc;

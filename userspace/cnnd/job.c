@@ -88,13 +88,13 @@ uint32_t job_count(const struct daemon *d, enum admit_slot slot, bool torn_down_
 	return n;
 }
 
-uint32_t job_count_role(const struct daemon *d, const char *role)
+uint32_t job_count_role(const struct daemon *d, enum admit_slot slot, const char *role)
 {
 	const struct job *job;
 	uint32_t n = 0;
 
 	LIST_FOREACH (job, &d->jobs, link)
-		if (!job->ended && !strcmp(job->role, role))
+		if (!job->ended && job->slot == slot && !strcmp(job->role, role))
 			n++;
 	return n;
 }
