@@ -279,6 +279,7 @@ double sql_double(uint64 row, int column);
 char *sql_text(uint64 row, int column); /* NULL: null */
 /* Copies of by-reference values for the time after the next statement. */
 Datum sql_bytes(uint64 row, int column);
+Datum sql_bytes_or_null(uint64 row, int column); /* 0: null */
 
 /* ---- args.c: arguments by name ---- */
 
@@ -302,7 +303,7 @@ void json_text(StringInfo out, const char *s);
 /* NaN and infinities become null. */
 void json_number(StringInfo out, double v);
 
-/* ---- model.c: the tables of a model ---- */
+/* ---- model.c: making the tables of a model; stored.c: reading them ---- */
 
 #define MODEL_FORMAT 1
 
@@ -318,7 +319,13 @@ struct model {
 void model_claim(struct driver *driver, const char *name, const char *on_exists, struct model *out);
 /* Creates its tables; where they replace others, those are dropped first. */
 void model_create(const struct model *model);
-/* A model that is there. */
+/* Names of the tables; stored.c has them for both. */
+void model_parse_name(const char *text, struct model *model);
+void model_set_names(struct model *model);
+bool model_table_exists(const struct model *model, const char *suffix, Oid *oid);
+/* Do these look like tables that this extension made? */
+bool model_looks_like(const struct model *model);
+/* A model that is there; its columns have the right types. */
 void model_find(struct driver *driver, const char *name, struct model *out);
 
 struct model_summary {
@@ -329,12 +336,21 @@ struct model_summary {
 	Datum classes; /* text[], 0: none */
 	int n_classes, outputs;
 	bytea *agreed;
+	/* of the agreed block */
+	int n_labels;
+	uint32 labels, block_outputs, n_channels, normalize;
+	double normalizing_const, *mul, *add;
 };
 
 void model_read(const struct model *model, struct model_summary *out);
 /* Stores all parts of a kind under a name; returns bytes. */
 int64 model_store(struct driver *driver, const struct model *model, enum ctl_kind kind,
 		  const char *name);
+/* Raises unless MODEL_history is a table as gpu_cnn makes it. */
+void model_check_history(const struct model *model);
+/* Parts stored under a name, and their bytes; each of them. Both raise where one is not whole. */
+int model_parts(const struct model *model, const char *name, int64 *total);
+Datum model_part(const struct model *model, const char *name, int part, int parts);
 /* Sends all parts stored under a name to the daemons; false: there are none. */
 bool model_send(struct driver *driver, const struct model *model, const char *name,
 		enum ctl_kind kind);

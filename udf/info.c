@@ -203,12 +203,11 @@ Datum gpu_cnn_history(PG_FUNCTION_ARGS)
 	rows_begin(fcinfo, &rows);
 	driver_start(fcinfo, &driver);
 	model_find(&driver, text_to_cstring(PG_GETARG_TEXT_PP(0)), &model);
+	model_check_history(&model);
 	sql(SPI_OK_SELECT,
-	    /* the casts: whoever made that table, the rows are of our types */
-	    "SELECT epoch::integer, loss::float8, validation_loss::float8, metric_name::text, "
-	    "metric::float8, validation_metric::float8, metrics::json, learning_rate::float8, "
-	    "steps::bigint, rows::bigint, seconds_train::float8, seconds_merge::float8, "
-	    "seconds_evaluate::float8, note::text FROM %s ORDER BY 1",
+	    "SELECT epoch, loss, validation_loss, metric_name, metric, validation_metric, metrics, "
+	    "learning_rate, steps, rows, seconds_train, seconds_merge, seconds_evaluate, note FROM "
+	    "%s ORDER BY 1",
 	    model.history);
 	for (i = 0; i < SPI_processed; i++)
 		tuplestore_puttuple(rows.store, SPI_tuptable->vals[i]);

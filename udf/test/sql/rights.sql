@@ -93,10 +93,10 @@ SELECT * FROM gpu_cnn_history('two.fake');
 DROP TABLE two.fake_history;
 SELECT * FROM gpu_cnn_history('two.fake');
 DROP TABLE two.fake_summary;
-CREATE TABLE two.fake_summary (format_version integer, architecture text, parameters text, task text,
+CREATE TABLE two.fake_summary (format_version integer, architecture json, parameters json, task text,
 	dependent text, independent text, classes text[], outputs integer, agreed bytea);
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
-INSERT INTO two.fake_summary VALUES (1, 'lenet', '[]', 'classification', 'y', 'x', '{a}', 10, '\x00');
+INSERT INTO two.fake_summary VALUES (1, '{}', '[]', 'classification', 'y', 'x', '{a}', 10, '\x00');
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
 UPDATE two.fake_summary SET format_version = 99;
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
