@@ -164,6 +164,7 @@ static int admit(struct begin *b, struct err *err)
 	struct admit_load load = {
 		{job_count(d, ADMIT_TRAINING, true), job_count(d, ADMIT_PREDICTION, true)},
 		job_count_role(d, job->slot, job->role),
+		job_count_client(d, job->slot, job->client),
 		devices_name(d->devices)};
 	uint64_t now = now_ms();
 	int rc;
