@@ -60,6 +60,7 @@
 #endif
 #if PG_VERSION_NUM >= 120000
 #include "access/table.h"
+#include "common/shortest_dec.h"
 #include "utils/float.h"
 #else
 #include "access/heapam.h"
@@ -322,6 +323,26 @@ static inline bool compat_external(Datum value, int64 *bytes)
 static inline struct varlena *compat_slice(Datum value, int32 offset, int32 bytes)
 {
 	return PG_DETOAST_DATUM_SLICE(value, offset, bytes);
+}
+
+/* ---- numbers ---- */
+
+#define COMPAT_FLOAT8 32
+
+/* The shortest text that reads back as the same number, as the server writes it from 12 on unless
+ * extra_float_digits says otherwise. The value is finite. */
+static inline const char *compat_float8(double v, char text[COMPAT_FLOAT8])
+{
+#if PG_VERSION_NUM >= 120000
+	double_to_shortest_decimal_buf(v, text);
+#else
+	int digits = 15;
+
+	do
+		snprintf(text, COMPAT_FLOAT8, "%.*g", digits, v);
+	while (digits++ < 17 && strtod(text, NULL) != v);
+#endif
+	return text;
 }
 
 /* ---- custom settings ---- */

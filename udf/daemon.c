@@ -78,6 +78,16 @@ struct daemon *daemon_find(uint64 serial)
 	return NULL;
 }
 
+bool daemon_trains(void)
+{
+	struct daemon *d;
+
+	for (d = open_daemons; d; d = d->next)
+		if (d->training)
+			return true;
+	return false;
+}
+
 /* Not via the wait loop: this runs in aborts. The frame fits into an idle socket's buffer; if it
  * does not get through, the end of the connection says the same. */
 static void send_end(struct daemon *d)

@@ -180,7 +180,14 @@ void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spe
 	bool first = true;
 	char *reason;
 
+	/* within the source of the other, say: it would wait for itself */
+	if (kind == CTL_TRAIN && daemon_trains())
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+				errmsg("gpu_cnn_train is running in this session already"),
+				errhint("A training cannot run within another one; run it before, "
+					"in a statement of its own.")));
 	driver->watch = daemon_open();
+	driver->watch->training = kind == CTL_TRAIN;
 	driver->watch->job = driver->job;
 	driver->watch->end_on_abort = true;
 	while ((reason = begin_all(driver, kind, start_us, spec))) {

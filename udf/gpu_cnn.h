@@ -57,6 +57,7 @@ struct daemon {
 	int64 heard;	   /* when the last frame came, or a request was sent */
 	int64 looked;	   /* when the socket was last looked at */
 	bool end_on_abort; /* the job ends with this connection */
+	bool training;	   /* that job is one */
 	struct job job;
 	struct ctl_heartbeat beat; /* the last one; its strings are not kept */
 	struct agree_block block;  /* malloc'd memory, freed with the connection: driver.c */
@@ -67,6 +68,8 @@ void daemon_init(void); /* once, at load */
 struct daemon *daemon_open(void);
 /* The same for another role, whose rights the caller has been found to have. */
 struct daemon *daemon_open_as(const char *role);
+/* Does this session hold a training? */
+bool daemon_trains(void);
 /* The open connection of that number; NULL: it is closed. */
 struct daemon *daemon_find(uint64 serial);
 /* The same, and copies of what HELLO_OK said; build and ring are palloc'd. */

@@ -65,7 +65,15 @@ static bool may_see(struct ctl_str role)
 	       (OidIsValid(oid) && has_privs_of_role(GetUserId(), oid));
 }
 
-static void add_job(struct rows *rows, const struct ctl_job *r, bool own)
+/* An administrator sees every job, but not every job is his. */
+static bool is_own(struct ctl_str role)
+{
+	Oid oid = role.n ? get_role_oid(cstring_of(role), true) : InvalidOid;
+
+	return OidIsValid(oid) && is_member_of_role_nosuper(GetUserId(), oid);
+}
+
+static void add_job(struct rows *rows, const struct ctl_job *r, bool visible)
 {
 	static const char *const kinds[] = {"training", "prediction", "evaluation"};
 	Datum v[17];
@@ -89,8 +97,8 @@ static void add_job(struct rows *rows, const struct ctl_job *r, bool own)
 	v[13] = text_datum(r->wait, &null[13]);
 	v[14] = text_datum(r->device, &null[14]);
 	v[15] = Int64GetDatum((int64)r->memory);
-	v[16] = BoolGetDatum(own);
-	if (!own) { /* somebody else's: that a device is busy, and how much memory it takes */
+	v[16] = BoolGetDatum(visible && is_own(r->role));
+	if (!visible) { /* somebody else's: that a device is busy, and how much memory it takes */
 		for (i = 0; i <= 13; i++)
 			null[i] = true;
 		null[5] = false;
