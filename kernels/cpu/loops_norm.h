@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* loops_norm.h: the loops of batch norm; a part of loops_body.h, which includes it. */
 
+/* These passes read what left the cache long ago: floats to fetch ahead of the hardware, +2 % of a
+ * ResNet-20 step. */
+#define AHEAD 256
+
 /* ---- batch norm -------------------------------------------------------------------------- */
 
 /* 16 f32 sums into 16 double ones. */
@@ -88,6 +92,7 @@ INLINE void apply_rows(float *y, const float *x, const float *other, size_t rows
 		for (; k + LANES <= c; k += LANES) {
 			vec v = norm_vec(x + i + k, m, k);
 
+			__builtin_prefetch(x + i + k + AHEAD);
 			if (sum)
 				v += LOAD(other + i + k);
 			STORE(y + i + k, relu ? RELU(v) : v);
@@ -196,6 +201,8 @@ INLINE void back_rows(float *dx, const float *g, const float *x, size_t rows, si
 		for (; k + LANES <= c; k += LANES) {
 			vec v = masked_vec(g + i + k, x + i + k, NULL, m, k, relu);
 
+			__builtin_prefetch(x + i + k + AHEAD);
+			__builtin_prefetch(g + i + k + AHEAD);
 			v = LOAD(k1 + k) * v +
 			    LOAD(k2 + k) * (LOAD(x + i + k) - LOAD(m->mean + k)) + LOAD(k3 + k);
 			STORE(dx + i + k, add ? LOAD(dx + i + k) + v : v);
