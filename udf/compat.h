@@ -296,6 +296,23 @@ static inline MemoryContext compat_context(MemoryContext parent, const char *nam
 #endif
 }
 
+/* Calls f(arg) when the context goes. Before 9.5 nothing tells: then the end of the statement that
+ * the client sent has to do. */
+static inline void compat_on_reset(MemoryContext context, void (*f)(void *), void *arg)
+{
+#if PG_VERSION_NUM >= 90500
+	MemoryContextCallback *c = MemoryContextAllocZero(context, sizeof(*c));
+
+	c->func = f;
+	c->arg = arg;
+	MemoryContextRegisterResetCallback(context, c);
+#else
+	(void)context;
+	(void)f;
+	(void)arg;
+#endif
+}
+
 /* ---- TOAST ---- */
 
 /* Is the value stored out of line and not compressed, so that slices of it can be had? Bytes of it
