@@ -219,7 +219,7 @@ out:
 static void try_inference(struct build *b, struct backend_pool *pool)
 {
 	const struct op_case op = {
-		"inference", residual_net, {BACKEND_SPARSE_CROSSENTROPY, 0, false}};
+		"inference", residual_net, {BACKEND_SPARSE_CROSSENTROPY, 0, false}, false};
 	struct backend_net_options options;
 	uint64_t bytes = 0, training = 0;
 	struct backend_sums got, want;
