@@ -79,6 +79,11 @@ SELECT model FROM gpu_cnn_train('SELECT image, label FROM img, gpu_cnn_train($$i
 SELECT jobs_left();
 SELECT rows FROM gpu_cnn_train('img', 'after', architecture := 'dense2', epochs := 1, batch_size := 10, backend := 'ref');
 
+-- a model's answers as labels are no training
+SELECT rows FROM gpu_cnn_train('SELECT image, gpu_cnn_predict(''one'', image) AS label FROM img', 'taught', architecture := 'dense2', epochs := 1,
+	batch_size := 10, backend := 'ref');
+SELECT classes FROM taught_summary;
+
 -- a label that is the only one leaves the other array to be the image
 SELECT rows FROM gpu_cnn_train('SELECT image, ARRAY[id % 2, 1 - id % 2] AS label FROM img', 'array', architecture := 'dense2', epochs := 1, batch_size := 10, backend := 'ref');
 SELECT dependent, independent FROM array_summary;
