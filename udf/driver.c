@@ -113,9 +113,9 @@ static void end_all(struct driver *driver)
 	SPI_freetuptable(SPI_tuptable);
 }
 
-/* One try. NULL: admitted everywhere; else why not. */
+/* One try. NULL: admitted everywhere; else why not, and then *some: admitted somewhere. */
 static char *begin_all(struct driver *driver, enum ctl_job_kind kind, int64 start_us,
-		       const char *spec)
+		       const char *spec, bool *some)
 {
 	struct args args;
 	char *reason = NULL;
@@ -132,9 +132,13 @@ static char *begin_all(struct driver *driver, enum ctl_job_kind kind, int64 star
 	if (SPI_processed != (uint64)COMPAT_SEGMENTS)
 		elog(ERROR, "%d segments, but " UINT64_FORMAT " answers to begin", COMPAT_SEGMENTS,
 		     (uint64)SPI_processed);
-	for (i = 0; i < SPI_processed && !reason; i++)
-		if (!sql_int(i, BEGIN_ADMITTED))
+	*some = false;
+	for (i = 0; i < SPI_processed; i++) {
+		if (sql_int(i, BEGIN_ADMITTED))
+			*some = true;
+		else if (!reason)
 			reason = sql_text(i, BEGIN_REASON);
+	}
 	if (!reason) {
 		driver->speakers = find_speakers();
 		for (i = 0; i < SPI_processed; i++) {
@@ -177,7 +181,7 @@ void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spe
 		  double queue_timeout)
 {
 	int64 start_us = clock_us(), give_up = wait_now() + (int64)(queue_timeout * 1000);
-	bool first = true;
+	bool first = true, some;
 	char *reason;
 
 	/* within the source of the other, say: it would wait for itself */
@@ -190,9 +194,13 @@ void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spe
 	driver->watch->training = kind == CTL_TRAIN;
 	driver->watch->job = driver->job;
 	driver->watch->end_on_abort = true;
-	while ((reason = begin_all(driver, kind, start_us, spec))) {
-		end_all(driver);
-		if (wait_now() >= give_up)
+	while ((reason = begin_all(driver, kind, start_us, spec, &some))) {
+		bool over = wait_now() >= give_up;
+
+		/* an end to a daemon that is busy gives one's turn up */
+		if (some || over)
+			end_all(driver);
+		if (over)
 			ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
 					errmsg("cnnd did not admit the job within %g s: %s",
 					       queue_timeout, reason),

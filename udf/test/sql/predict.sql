@@ -91,6 +91,23 @@ BEGIN
 	END IF;
 END
 $$;
+-- each call in a query has a job; more than cnnd has places for are an error, not a wait for oneself
+CREATE FUNCTION calls(n integer) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	i integer;
+BEGIN
+	EXECUTE (SELECT 'SELECT num_nonnulls(' || string_agg('gpu_cnn_predict(''n'', image)', ', ') || ') FROM img LIMIT 1'
+		FROM generate_series(1, n)) INTO i;
+	RETURN i || ' calls';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE || ' ' || SQLERRM;
+END
+$$;
+SELECT calls(4);
+SET statement_timeout = '20s';
+SELECT calls(30);
+RESET statement_timeout;
+SELECT jobs_left();
 BEGIN;
 DECLARE c CURSOR FOR SELECT gpu_cnn_predict('n', image) IS NOT NULL AS p FROM img;
 FETCH 2 FROM c;
