@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+# Tests of nccl_merge: unit tests in this process, faults between processes in network namespaces that
+# the test makes itself (root), and the benchmark.
+MERGE_UNIT_SRC := $(wildcard tests/unit/merge/*.c)
+MERGE_UNIT_BIN := $(MERGE_UNIT_SRC:%.c=$(BUILD)/%)
+
+$(MERGE_UNIT_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(LIBS_merge)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
+
+.PHONY: check-unit-merge
+check-unit-merge: $(MERGE_UNIT_BIN) ## unit tests of the merge library
+	tests/harness $^
+check-unit: $(MERGE_UNIT_BIN)
