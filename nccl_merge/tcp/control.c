@@ -113,11 +113,19 @@ static void adopt(struct tcp_net *t, struct tcp_conn *c)
 	struct tcp_peer *p = &t->peer[c->peer];
 	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
 
-	if (t->state != NET_MESHING || !tcp_is_member(t, c->peer) ||
+	if (!tcp_is_member(t, c->peer) ||
 	    !tcp_mac_open(&c->in, t->config.secret, c->dialer ? "from acceptor" : "from dialer",
 			  c) ||
 	    !tcp_mac_open(&c->out, t->config.secret, c->dialer ? "from dialer" : "from acceptor",
 			  c)) {
+		tcp_conn_close(t, c);
+		return;
+	}
+	if (t->state != NET_MESHING) {
+		/* the mesh failed meanwhile: the peer shall hear why, not see a closed connection
+		 */
+		if (c->kind == TCP_CONTROL && t->state == NET_FAILED)
+			send_frame(t, c, TCP_FAULT, t->why.host, t->why.message);
 		tcp_conn_close(t, c);
 		return;
 	}

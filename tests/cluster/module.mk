@@ -12,3 +12,15 @@ $(MERGE_UNIT_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(LIBS_merge)
 check-unit-merge: $(MERGE_UNIT_BIN) ## unit tests of the merge library
 	tests/harness $^
 check-unit: $(MERGE_UNIT_BIN)
+
+# ---- faults between processes: root, network namespaces ------------------------------------------
+CLUSTER_TESTS := faults
+CLUSTER_BIN := $(CLUSTER_TESTS:%=$(BUILD)/tests/cluster/%)
+CLUSTER_LAB := $(patsubst %,$(BUILD)/obj/tests/cluster/%.o,lab host)
+$(CLUSTER_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
+
+.PHONY: check-cluster
+check-cluster: $(CLUSTER_BIN) ## faults between hosts, in network namespaces (root)
+	tests/harness $^
