@@ -14,7 +14,7 @@ check-unit-merge: $(MERGE_UNIT_BIN) ## unit tests of the merge library
 check-unit: $(MERGE_UNIT_BIN)
 
 # ---- faults between processes: root, network namespaces ------------------------------------------
-CLUSTER_TESTS := faults
+CLUSTER_TESTS := hostile faults
 CLUSTER_BIN := $(CLUSTER_TESTS:%=$(BUILD)/tests/cluster/%)
 CLUSTER_LAB := $(patsubst %,$(BUILD)/obj/tests/cluster/%.o,lab host)
 $(CLUSTER_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
