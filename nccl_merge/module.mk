@@ -8,3 +8,9 @@ $(BUILD)/libmerge.a: $(MERGE_SRC:%.c=$(BUILD)/obj/%.o)
 LIBS_merge := $(BUILD)/libmerge.a
 SYS_merge := -lcrypto -lm
 all: $(BUILD)/libmerge.a
+
+PERF_SRC := $(wildcard nccl_merge/bench/*.c)
+$(BUILD)/bin/merge_perf: $(PERF_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_merge)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
+all: $(BUILD)/bin/merge_perf
