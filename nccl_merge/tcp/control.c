@@ -171,6 +171,8 @@ static void got_frame(struct tcp_net *t, struct tcp_conn *c)
 		return;
 	}
 	t->peer[c->peer].heard = merge_now();
+	if (f.type == TCP_LEAVE)
+		t->peer[c->peer].left = true;
 	if (f.type != TCP_FAULT)
 		return;
 	if (f.host < t->n_hosts && f.host != t->config.self)
@@ -196,6 +198,8 @@ static void conn_ended(struct tcp_net *t, struct tcp_conn *c, int rc)
 	if (!control)
 		return;
 	t->peer[peer].lost = true;
+	if (t->peer[peer].left)
+		return;
 	if (rc)
 		tcp_fault_locked(t, -ECONNRESET, peer, "lost host %s: %s", tcp_name(t, peer),
 				 strerror(-rc));
@@ -369,6 +373,9 @@ void *tcp_control_main(void *context)
 		if (t->state != NET_CLOSING)
 			tick(t);
 	}
+	for (uint32_t i = 0; i < t->n_members; i++)
+		if (t->peer[t->member[i]].control)
+			send_frame(t, t->peer[t->member[i]].control, TCP_LEAVE, t->config.self, "");
 	tcp_drop_all(t);
 	pthread_mutex_unlock(&t->lock);
 	return NULL;

@@ -80,7 +80,9 @@ static int pump_out(struct course *c, struct merge_xfer *x, struct tcp_stream *s
 		struct msghdr m = {.msg_iov = v};
 		ssize_t n;
 
-		if (!s->out_at) {
+		/* once per frame, also if none of it could be sent at first */
+		if (!s->framed) {
+			s->framed = true;
 			s->out_header = (struct tcp_header){.magic = TCP_MAGIC,
 							    .epoch = c->t->net.epoch,
 							    .seq = s->out.seq,
@@ -110,6 +112,7 @@ static int pump_out(struct course *c, struct merge_xfer *x, struct tcp_stream *s
 		if (s->out_at < sizeof(struct tcp_header) + length + TCP_TAG)
 			continue;
 		s->out_at = 0;
+		s->framed = false;
 		x->sent += length;
 	}
 	return 0;

@@ -52,7 +52,7 @@ struct tcp_control_frame {
 	uint8_t tag[TCP_TAG];
 };
 _Static_assert(sizeof(struct tcp_control_frame) == 144, "wire format");
-enum tcp_control_type { TCP_HEARTBEAT = 1, TCP_FAULT = 2 };
+enum tcp_control_type { TCP_HEARTBEAT = 1, TCP_FAULT, TCP_LEAVE };
 
 struct tcp_header {
 	uint32_t magic, epoch;
@@ -96,6 +96,7 @@ struct tcp_stream {
 	struct tcp_mac in, out;
 	struct tcp_header out_header, in_header;
 	uint8_t out_tag[TCP_TAG], in_tag[TCP_TAG];
+	bool framed;	      /* out_header and out_tag are made */
 	size_t out_at, in_at; /* within header + payload + tag of the frame at hand */
 };
 
@@ -104,6 +105,7 @@ struct tcp_peer {
 	struct tcp_conn *control; /* NULL: none */
 	double heard, dialed[2];
 	bool lost;
+	bool left; /* it closed in order: a fault only for who still wants something of it */
 };
 
 enum tcp_net_state { NET_IDLE, NET_MESHING, NET_READY, NET_FAILED, NET_CLOSING };

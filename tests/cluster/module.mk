@@ -22,5 +22,14 @@ $(CLUSTER_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
 
 .PHONY: check-cluster
-check-cluster: $(CLUSTER_BIN) ## faults between hosts, in network namespaces (root)
-	tests/harness $^
+check-cluster: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## faults between hosts, in network namespaces (root)
+	BUILD=$(BUILD) tests/harness $(CLUSTER_BIN) tests/cluster/perf.t
+
+# ---- benchmark: replicas in this process, then hosts in namespaces ------------------------------
+BENCH_MERGE_HOSTS ?= 2 4
+.PHONY: bench-merge
+bench-merge: $(BUILD)/bin/merge_perf ## merge_perf inside a host and between namespaces (root)
+	@mkdir -p $(BUILD)/bench
+	$< --level intra -t 2 -b 64K -e 64M -f 4 -J $(BUILD)/bench/merge-intra.json
+	set -e; for n in $(BENCH_MERGE_HOSTS); do \
+		nccl_merge/bench/netns.sh $< $$n -b 1K -e 64M -f 4 -J $(BUILD)/bench/merge-inter-$$n.json; done
