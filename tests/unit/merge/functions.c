@@ -3,6 +3,7 @@
  * functions.c: each merge function over ten merges with made-up local work, against a second
  * implementation in double that knows nothing of rounds, shards or arenas; all hosts bitwise equal.
  */
+#include "../../../nccl_merge/internal.h"
 #include "group.h"
 
 enum { P = 83, ROUNDS = 10, MAXN = 7 };
@@ -14,6 +15,7 @@ struct job {
 	uint64_t checksum[MAXN];
 	double distance[MAXN];
 	uint64_t ring_from;
+	bool no_samples;
 };
 
 static uint64_t samples_of(uint32_t r, int round)
@@ -51,6 +53,7 @@ static void run(struct rank *k)
 	struct merge_arenas arenas = {.param = x, .slot = &slot, .n_slots = 1};
 	struct merge_result res = {0};
 
+	k->net->ring_from = j->ring_from;
 	k->rc = merge_open(&j->c, &table, k->n, &m, &k->error);
 	for (int i = 0; i < P; i++) {
 		x[i] = (float)start(i);
@@ -61,8 +64,8 @@ static void run(struct rank *k)
 	for (int round = 0; round < ROUNDS && !k->rc; round++) {
 		for (int i = 0; i < P; i++)
 			x[i] = (float)local_work(x[i], k->r, round, i);
-		k->rc = merge_run(m, k->net, &arenas, samples_of(k->r, round), lr_of(round), &res,
-				  &k->error);
+		k->rc = merge_run(m, k->net, &arenas, j->no_samples ? 0 : samples_of(k->r, round),
+				  lr_of(round), &res, &k->error);
 	}
 	if (!k->rc)
 		memcpy(j->model[k->r], merge_model(m), sizeof(j->model[0]));
@@ -91,8 +94,10 @@ static double centre(const struct job *j, const double *v, int round)
 		return sum / (n - 2 * drop);
 	}
 	for (uint32_t r = 0; r < n; r++) {
-		sum += (double)samples_of(r, round) * v[r];
-		total += (double)samples_of(r, round);
+		double n = j->no_samples ? 1 : (double)samples_of(r, round);
+
+		sum += n * v[r];
+		total += n;
 	}
 	return sum / total;
 }
@@ -208,10 +213,25 @@ static void bf16_carry(void)
 	free(j);
 }
 
+static void ring(void)
+{
+	struct job *j = calloc(1, sizeof(*j));
+
+	merge_preset("slowmo", 5, &j->c, NULL);
+	j->ring_from = 1;
+	check("slowmo", 5, " over the ring", j, 5e-6);
+	j->no_samples = true;
+	check("slowmo", 5, " over the ring, no samples at all", j, 5e-6);
+	j->ring_from = 0;
+	check("slowmo", 5, ", no samples at all", j, 2e-6);
+	free(j);
+}
+
 int main(void)
 {
 	all_presets();
 	momenta();
 	bf16_carry();
+	ring();
 	return done();
 }
