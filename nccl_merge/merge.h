@@ -228,7 +228,10 @@ struct merge_tcp_stats {
 };
 void merge_tcp_stats(const struct merge_net *net, struct merge_tcp_stats *out);
 
-/* Plain collectives, for the benchmark and for small facts. All ranks call them in one order. */
+/*
+ * Plain collectives, for the benchmark and for small facts. All ranks call them in one order. out
+ * may be in; there is no staging and no commit, so after a failure out holds anything.
+ */
 enum merge_op { MERGE_OP_SUM = 0, MERGE_OP_MAX, MERGE_OP_MIN, MERGE_OP_AVG };
 int merge_all_reduce(struct merge_net *net, const float *in, float *out, uint64_t count,
 		     enum merge_op op, struct merge_error *error);

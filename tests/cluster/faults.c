@@ -174,14 +174,7 @@ static void stopped_long(void)
 	ok(lab_equal(&lab), "SIGSTOP 20 s: survivors are equal");
 	merges(&lab, 2, "SIGSTOP 20 s");
 	nap(20 - (lab_now() - begin));
-	lab.rejoin = true;
-	lab_signal(&lab, 3, SIGCONT);
-	/* it asks; the others are asked to mesh again */
-	for (int i = 0; i < 100 && !lab.asked && !lab.member[3]; i++) {
-		lab.member[3] = true;
-		lab_serve(&lab, .1);
-	}
-	ok(lab_serve(&lab, 15) && lab_equal(&lab), "it is back and holds what the others hold");
+	ok(lab_come_back(&lab, 3) && lab_equal(&lab), "it is back and holds what the others hold");
 	ok(lab.host[3].last.adopted, "having got their state");
 	is(lab.host[0].last.hosts, 4, "four hosts again");
 	merges(&lab, 1, "SIGSTOP 20 s, back");

@@ -185,7 +185,7 @@ void lab_signal(struct lab *lab, uint32_t host, int signal)
 void lab_merge(struct lab *lab, const uint32_t *delay_ms)
 {
 	for (uint32_t i = 0; i < lab->spec.n; i++) {
-		if (!lab->member[i] || !lab->host[i].alive)
+		if (!lab->member[i] || !lab->host[i].alive || lab->host[i].busy)
 			continue;
 		lab->host[i].busy = true;
 		lab->host[i].error.code = 0;
@@ -305,7 +305,8 @@ bool lab_serve(struct lab *lab, double seconds)
 		for (uint32_t i = 0; i < lab->spec.n; i++) {
 			p[i] = (struct pollfd){.fd = lab->host[i].alive ? lab->host[i].fd : -1,
 					       .events = POLLIN};
-			busy += lab->host[i].alive && lab->member[i] && lab->host[i].busy;
+			busy += lab->host[i].alive && lab->member[i] && lab->host[i].busy &&
+				lab->ignore != i + 1;
 		}
 		if (!busy && !lab->asked)
 			return true;
@@ -317,6 +318,27 @@ bool lab_serve(struct lab *lab, double seconds)
 			decide(lab);
 	}
 	return false;
+}
+
+bool lab_come_back(struct lab *lab, uint32_t i)
+{
+	struct lab_host *h = &lab->host[i];
+	double until = lab_now() + 10;
+
+	lab->rejoin = true;
+	lab->ignore = 0;
+	lab_signal(lab, i, SIGCONT);
+	lab->member[i] = h->busy = true;
+	while (lab_now() < until && h->alive && h->last.epoch < lab->epoch) {
+		lab_serve(lab, .1);
+		/* it had ended its merge before it was stopped, and does not know yet */
+		if (!h->busy && h->last.type == LAB_MERGED && h->last.epoch < lab->epoch) {
+			h->busy = true;
+			command(lab, i, (struct lab_command){.type = LAB_DO_RECOVER});
+		}
+	}
+	lab->rejoin = false;
+	return lab_serve(lab, 20);
 }
 
 bool lab_hear_error(struct lab *lab, uint32_t i, double seconds)

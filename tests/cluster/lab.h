@@ -56,8 +56,9 @@ struct lab {
 	struct lab_host host[LAB_HOSTS];
 	uint32_t epoch;
 	bool member[LAB_HOSTS];
-	bool rejoin;  /* late askers are let in again */
-	double asked; /* when the first of a row of questions came, 0: none */
+	uint32_t ignore; /* 1 + a host that lab_serve does not wait for */
+	bool rejoin;	 /* late askers are let in again */
+	double asked;	 /* when the first of a row of questions came, 0: none */
 };
 
 double lab_now(void);
@@ -68,13 +69,15 @@ void lab_rate(uint32_t mbit);
 
 /* Starts the processes and meshes; returns the number of hosts that connected. */
 uint32_t lab_start(struct lab *lab, const struct lab_spec *spec);
-/* Orders a merge; delay_ms[i] is how long host i works before it. Does not wait. */
+/* Orders a merge of all who are not busy; delay_ms[i]: host i works so long before it. No wait. */
 void lab_merge(struct lab *lab, const uint32_t *delay_ms);
 /* Serves as coordinator until no member is busy, or seconds have passed; true: nobody is busy. */
 bool lab_serve(struct lab *lab, double seconds);
 /* Ends the hosts; true: those alive ended at once and left no file and no thread. */
 bool lab_stop(struct lab *lab);
 void lab_signal(struct lab *lab, uint32_t host, int signal);
+/* Lets a stopped host go on, and take part again. */
+bool lab_come_back(struct lab *lab, uint32_t host);
 /* Until a host that is no member any more has ended with an error. */
 bool lab_hear_error(struct lab *lab, uint32_t host, double seconds);
 /* All members hold the same bits at the same merge. */

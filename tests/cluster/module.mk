@@ -16,14 +16,20 @@ check-unit: $(MERGE_UNIT_BIN)
 # ---- faults between processes: root, network namespaces ------------------------------------------
 CLUSTER_TESTS := hostile faults
 CLUSTER_BIN := $(CLUSTER_TESTS:%=$(BUILD)/tests/cluster/%)
+SOAK_BIN := $(BUILD)/tests/cluster/soak
+SOAK ?= 200
 CLUSTER_LAB := $(patsubst %,$(BUILD)/obj/tests/cluster/%.o,lab host)
-$(CLUSTER_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
+$(CLUSTER_BIN) $(SOAK_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
 
 .PHONY: check-cluster
 check-cluster: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## faults between hosts, in network namespaces (root)
 	BUILD=$(BUILD) tests/harness $(CLUSTER_BIN) tests/cluster/perf.t
+
+.PHONY: soak-merge
+soak-merge: $(SOAK_BIN) ## SOAK random faults in a row on a cluster of namespaces (root; about 5 s each)
+	tests/harness "$< $(SOAK)"
 
 # ---- benchmark: replicas in this process, then hosts in namespaces ------------------------------
 BENCH_MERGE_HOSTS ?= 2 4

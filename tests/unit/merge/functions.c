@@ -94,16 +94,16 @@ static double centre(const struct job *j, const double *v, int round)
 		return sum / (n - 2 * drop);
 	}
 	for (uint32_t r = 0; r < n; r++) {
-		double n = j->no_samples ? 1 : (double)samples_of(r, round);
+		double weight = j->no_samples ? 1 : (double)samples_of(r, round);
 
-		sum += n * v[r];
-		total += n;
+		sum += weight * v[r];
+		total += weight;
 	}
 	return sum / total;
 }
 
 /* one coordinate through all rounds */
-static void naive(const struct job *j, int i, double *model, double *x)
+static void naive(const struct job *j, int i, double *model, double *x, double *spread)
 {
 	double c = start(i), m = 0, before = 0;
 
@@ -115,6 +115,14 @@ static void naive(const struct job *j, int i, double *model, double *x)
 		for (uint32_t r = 0; r < j->n; r++)
 			x[r] = local_work(x[r], r, round, i);
 		bar = centre(j, x, round);
+		*spread = 0;
+		for (uint32_t r = 0; r < j->n; r++) {
+			double p = j->no_samples ? 1. : (double)samples_of(r, round), all = 0;
+
+			for (uint32_t k = 0; k < j->n; k++)
+				all += j->no_samples ? 1. : (double)samples_of(k, round);
+			*spread += p / all * (x[r] - bar) * (x[r] - bar);
+		}
 		d = c - bar;
 		if (j->c.scale_by_lr && before > 0)
 			mu *= lr / before;
@@ -138,13 +146,14 @@ static void naive(const struct job *j, int i, double *model, double *x)
 
 static void check(const char *name, uint32_t n, const char *note, struct job *j, double tolerance)
 {
-	double worst = 0, model, x[MAXN];
+	double worst = 0, model, x[MAXN], spread, distance2 = 0;
 	bool same = true;
 
 	j->n = n;
 	is(group_run(n, run, j), 0, name);
 	for (int i = 0; i < P; i++) {
-		naive(j, i, &model, x);
+		naive(j, i, &model, x, &spread);
+		distance2 += spread;
 		for (uint32_t r = 0; r < n; r++) {
 			worst = fmax(worst, fabs(j->model[r][i] - model));
 			worst = fmax(worst, fabs(j->x[r][i] - x[r]));
@@ -152,6 +161,7 @@ static void check(const char *name, uint32_t n, const char *note, struct job *j,
 	}
 	if (!ok(worst < tolerance, "%s%s, %u hosts: as the second implementation", name, note, n))
 		printf("#   differs by %g\n", worst);
+	near(j->distance[0], sqrt(distance2), 1e-5 + tolerance * 20, "distance between replicas");
 	for (uint32_t r = 1; r < n; r++)
 		same &= !memcmp(j->model[0], j->model[r], sizeof(j->model[0])) &&
 			j->checksum[0] == j->checksum[r] && j->distance[0] == j->distance[r];
