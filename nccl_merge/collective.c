@@ -65,7 +65,14 @@ uint64_t merge_ring_threshold(uint32_t n)
 
 uint64_t merge_algorithm_hash(uint64_t ring_from)
 {
-	return merge_hash(ring_from, algorithm_table, sizeof(algorithm_table));
+	uint64_t h = ring_from;
+
+	for (size_t i = 0; i < sizeof(algorithm_table) / sizeof(algorithm_table[0]); i++) {
+		uint64_t entry[2] = {algorithm_table[i].hosts, algorithm_table[i].ring_from};
+
+		h = merge_hash(h, entry, sizeof(entry));
+	}
+	return h;
 }
 
 static uint64_t shard(uint64_t count, uint32_t n, uint32_t i)

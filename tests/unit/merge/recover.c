@@ -224,6 +224,42 @@ static void behind(const char *preset)
 	is(j.result[1].number, 3, "and count the same merges");
 }
 
+/* ---- hosts that compute different things --------------------------------------------------------
+ */
+
+static void apart(struct rank *k)
+{
+	struct job *j = k->arg;
+	float *x = j->x[k->r], copy[P];
+	struct merge_arenas a = {.param = x, .stat = j->stat[k->r]};
+	struct merge_config c;
+	struct merge *m = NULL;
+
+	merge_preset("slowmo", 4, &c, NULL);
+	k->rc = merge_open(&c, &table, k->n, &m, &k->error);
+	if (k->rc)
+		return;
+	merge_start(m, x);
+	work(k, j, 0);
+	k->rc = merge_run(m, k->net, &a, 1, .1, NULL, &k->error);
+	work(k, j, 1);
+	memcpy(copy, x, sizeof(copy));
+	/* one host believes in another learning rate, so in another momentum */
+	j->first[k->r] = merge_run(m, k->net, &a, 1, k->r == 2 ? .05 : .1, NULL, &k->error);
+	j->untouched[k->r] = !memcmp(copy, x, sizeof(copy));
+	merge_close(m);
+}
+
+static void different(void)
+{
+	static struct job j;
+
+	is(group_run(N, apart, &j), 0, "hosts that differ");
+	for (int r = 0; r < N; r++)
+		ok(j.first[r] == -EBADMSG && j.untouched[r],
+		   "rank %d: refused by checksum, untouched", r);
+}
+
 int main(void)
 {
 	gap("average", false, MERGE_KEEP);
@@ -237,5 +273,6 @@ int main(void)
 	behind("average");
 	behind("diloco");
 	behind("easgd");
+	different();
 	return done();
 }
