@@ -91,6 +91,7 @@ struct direct {
 	const char *in;		      /* this host's shard */
 	char *out;		      /* result of the shard */
 	uint64_t offset, count, done; /* elements */
+	size_t ready;		      /* bytes of the result */
 };
 
 static void direct_progress(void *context)
@@ -101,7 +102,7 @@ static void direct_progress(void *context)
 
 	for (uint32_t i = 0; i < d->n_x; i++)
 		if (d->x[i].received / d->element < ready)
-			ready = d->x[i].received / d->element;
+			ready = d->x[i].received / d->element; /* the first part is at most count */
 	if (ready < d->count)
 		ready = ready / STEP * STEP;
 	if (ready <= d->done)
@@ -112,6 +113,7 @@ static void direct_progress(void *context)
 	merge_reduce_range(d->reduce, d->offset + d->done, ready - d->done, in,
 			   d->out + d->done * d->element);
 	d->done = ready;
+	d->ready = ready * d->element;
 }
 
 static int direct_all(struct merge_net *net, const struct merge_reduce *reduce, const char *in,
@@ -129,42 +131,36 @@ static int direct_all(struct merge_net *net, const struct merge_reduce *reduce, 
 			   .out = out + lo * element,
 			   .offset = lo,
 			   .count = hi - lo};
-	struct merge_round round = {.what = "reduce-scatter",
+	struct merge_round round = {.what = "direct all-reduce",
 				    .merge = net->number,
 				    .x = x,
 				    .n = n - 1,
+				    .two_parts = true,
 				    .progress = direct_progress,
 				    .context = &d};
 	char *scratch = merge_net_scratch(net, (size_t)(hi - lo) * element * n + 64);
-	int rc;
 
 	if (!scratch)
 		return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory for %u shards", n);
-	/* everyone starts with another peer, so that no link carries all at once */
+	/*
+	 * Everyone starts with another peer, so that no link carries all at once. A block of the
+	 * result comes back only after its inputs were sent, so out may be in.
+	 */
 	for (uint32_t i = 1; i < n; i++, k++) {
 		uint32_t p = (r + i) % n;
 		uint64_t a = shard(count, n, p), b = shard(count, n, p + 1);
+		size_t theirs = (size_t)(b - a) * element, mine = (size_t)(hi - lo) * element;
 
 		x[k] = (struct merge_xfer){.peer = p,
 					   .send = in + a * element,
-					   .send_len = (size_t)(b - a) * element,
-					   .recv = scratch + (size_t)(hi - lo) * element * k,
-					   .recv_len = (size_t)(hi - lo) * element};
-	}
-	rc = net->ops->round(net, &round, error);
-	if (rc)
-		return rc;
-	direct_progress(&d);
-	round = (struct merge_round){
-		.what = "all-gather", .merge = net->number, .x = x, .n = n - 1};
-	for (k = 0; k < n - 1; k++) {
-		uint64_t a = shard(count, n, x[k].peer), b = shard(count, n, x[k].peer + 1);
-
-		x[k] = (struct merge_xfer){.peer = x[k].peer,
-					   .send = out + lo * element,
-					   .send_len = (size_t)(hi - lo) * element,
-					   .recv = out + a * element,
-					   .recv_len = (size_t)(b - a) * element};
+					   .send_len = theirs,
+					   .recv = scratch + mine * k,
+					   .recv_len = mine,
+					   .send2 = out + lo * element,
+					   .send2_len = mine,
+					   .recv2 = out + a * element,
+					   .recv2_len = theirs,
+					   .ready = &d.ready};
 	}
 	return net->ops->round(net, &round, error);
 }

@@ -25,14 +25,23 @@ float *merge_floats(uint64_t n);
 
 /* ---- rounds ------------------------------------------------------------------------------- */
 
-/* One exchange with one peer: send_len bytes out, recv_len bytes in, both known beforehand. */
+/*
+ * One exchange with one peer: send_len bytes out, recv_len bytes in, both known beforehand; then,
+ * in a round of two parts, send2_len and recv2_len, of which *ready bytes may be sent so far.
+ */
 struct merge_xfer {
 	uint32_t peer; /* rank */
 	const void *send;
 	size_t send_len;
 	void *recv;
 	size_t recv_len;
-	size_t sent, received; /* progress; what counts as received has been verified */
+	const void *send2;
+	size_t send2_len;
+	void *recv2;
+	size_t recv2_len;
+	const size_t *ready;
+	size_t sent,
+		received; /* progress over both parts; what counts as received has been verified */
 };
 
 struct merge_round {
@@ -40,6 +49,7 @@ struct merge_round {
 	uint64_t merge;	  /* number, checked by the peers */
 	struct merge_xfer *x;
 	uint32_t n;
+	bool two_parts;			 /* on all ranks */
 	void (*progress)(void *context); /* something was received; may be NULL */
 	void *context;
 };

@@ -51,6 +51,18 @@ static int meet(struct group *g)
 	return rc;
 }
 
+static void copy_second(struct group *g, uint32_t rank, struct merge_round *round)
+{
+	for (uint32_t i = 0; i < round->n; i++) {
+		struct merge_xfer *x = &round->x[i];
+		const struct merge_round *other = g->posted[x->peer];
+
+		for (uint32_t k = 0; k < other->n; k++)
+			if (other->x[k].peer == rank && x->recv2_len)
+				memcpy(x->recv2, other->x[k].send2, x->recv2_len);
+	}
+}
+
 static const struct merge_xfer *partner(const struct merge_round *other, uint32_t rank, bool sends)
 {
 	for (uint32_t i = 0; i < other->n; i++)
@@ -89,9 +101,16 @@ static int local_round(struct merge_net *net, struct merge_round *round, struct 
 		x->received = x->recv_len;
 	}
 	for (uint32_t i = 0; i < round->n; i++)
-		net->sent += round->x[i].send_len;
+		net->sent += round->x[i].send_len + round->x[i].send2_len;
 	if (round->progress)
 		round->progress(round->context);
+	if (round->two_parts) {
+		if (meet(g))
+			return merge_fail(error, -ETIMEDOUT, MERGE_NO_HOST,
+					  "a thread did not come to the second part of the %s",
+					  round->what);
+		copy_second(g, net->rank, round);
+	}
 	if (meet(g))
 		return merge_fail(error, -ETIMEDOUT, MERGE_NO_HOST, "a thread did not end the %s",
 				  round->what);

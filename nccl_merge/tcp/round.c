@@ -28,6 +28,23 @@ static size_t frame_length(size_t total, size_t at)
 	return total - at < TCP_FRAME ? total - at : TCP_FRAME;
 }
 
+/* The frame that begins at byte `at` of an exchange; an end of the first part ends a frame. */
+struct piece {
+	void *payload;
+	size_t length;
+	size_t end; /* within the second part, 0 in the first */
+};
+
+static struct piece piece_at(const void *one, size_t one_len, const void *two, size_t two_len,
+			     size_t at)
+{
+	bool second = at >= one_len;
+	size_t in = second ? at - one_len : at;
+	size_t length = frame_length(second ? two_len : one_len, in);
+
+	return (struct piece){(char *)(second ? two : one) + in, length, second ? in + length : 0};
+}
+
 /* Names the fault: the control thread's word if it comes soon, else what this thread saw. */
 static int blame(struct course *c, uint32_t host, int code, const char *what,
 		 struct merge_error *error)
@@ -73,13 +90,16 @@ static int slices(struct iovec *v, void *header, void *payload, size_t length, v
 
 static int pump_out(struct course *c, struct merge_xfer *x, struct tcp_stream *s, const char **what)
 {
-	while (x->sent < x->send_len) {
-		size_t length = frame_length(x->send_len, x->sent);
-		void *payload = (char *)x->send + x->sent;
+	while (x->sent < x->send_len + x->send2_len) {
+		struct piece p = piece_at(x->send, x->send_len, x->send2, x->send2_len, x->sent);
+		size_t length = p.length;
+		void *payload = p.payload;
 		struct iovec v[3];
 		struct msghdr m = {.msg_iov = v};
 		ssize_t n;
 
+		if (p.end && *x->ready < p.end)
+			return 0;
 		/* once per frame, also if none of it could be sent at first */
 		if (!s->framed) {
 			s->framed = true;
@@ -140,9 +160,11 @@ static const char *bad_frame(struct course *c, struct tcp_stream *s, const void 
 
 static int pump_in(struct course *c, struct merge_xfer *x, struct tcp_stream *s, const char **what)
 {
-	while (x->received < x->recv_len) {
-		size_t length = frame_length(x->recv_len, x->received);
-		void *payload = (char *)x->recv + x->received;
+	while (x->received < x->recv_len + x->recv2_len) {
+		struct piece p =
+			piece_at(x->recv, x->recv_len, x->recv2, x->recv2_len, x->received);
+		size_t length = p.length;
+		void *payload = p.payload;
 		struct iovec v[3];
 		struct msghdr m = {.msg_iov = v};
 		ssize_t n;
@@ -176,9 +198,16 @@ static int pump_in(struct course *c, struct merge_xfer *x, struct tcp_stream *s,
 	return 0;
 }
 
-static int pump_all(struct course *c, bool *finished, struct merge_error *error)
+static bool complete(const struct merge_xfer *x)
+{
+	return x->sent == x->send_len + x->send2_len && x->received == x->recv_len + x->recv2_len;
+}
+
+/* *again: something came that may let more be sent, to hosts that were passed already */
+static int pump_all(struct course *c, bool *finished, bool *again, struct merge_error *error)
 {
 	*finished = true;
+	*again = false;
 	for (uint32_t i = 0; i < c->round->n; i++) {
 		struct merge_xfer *x = &c->round->x[i];
 		uint32_t id = c->t->member[x->peer];
@@ -191,9 +220,11 @@ static int pump_all(struct course *c, bool *finished, struct merge_error *error)
 			rc = pump_in(c, x, s, &what);
 		if (rc)
 			return blame(c, id, rc, what, error);
-		if (x->received != before && c->round->progress)
+		if (x->received != before && c->round->progress) {
 			c->round->progress(c->round->context);
-		if (x->sent < x->send_len || x->received < x->recv_len)
+			*again = true;
+		}
+		if (!complete(x))
 			*finished = false;
 	}
 	return 0;
@@ -207,14 +238,15 @@ static int check_time(struct course *c, struct merge_error *error)
 	for (uint32_t i = 0; i < c->round->n; i++) {
 		struct merge_xfer *x = &c->round->x[i];
 
-		if (x->sent == x->send_len && x->received == x->recv_len)
+		if (complete(x))
 			continue;
 		if (now - c->moved[x->peer] <= quiet && now - c->begin <= c->limit)
 			continue;
 		snprintf(text, sizeof(text),
 			 "%s after %.1f s (sent %zu of %zu bytes, received %zu of %zu)",
 			 now - c->begin > c->limit ? "too slow" : "no progress", now - c->begin,
-			 x->sent, x->send_len, x->received, x->recv_len);
+			 x->sent, x->send_len + x->send2_len, x->received,
+			 x->recv_len + x->recv2_len);
 		return blame(c, c->t->member[x->peer], -ETIMEDOUT, text, error);
 	}
 	return 0;
@@ -242,21 +274,23 @@ int tcp_round(struct merge_net *net, struct merge_round *round, struct merge_err
 	struct course c = {.t = t, .round = round, .begin = merge_now()};
 	struct epoll_event ev[16];
 	uint64_t sent = 0, received = 0;
-	bool finished = false;
+	bool finished = false, again = false;
 	int rc;
 
 	c.what = (uint32_t)merge_hash(0, round->what, strlen(round->what));
 	for (uint32_t i = 0; i < round->n; i++) {
-		sent += round->x[i].send_len;
-		received += round->x[i].recv_len;
+		sent += round->x[i].send_len + round->x[i].send2_len;
+		received += round->x[i].recv_len + round->x[i].recv2_len;
 		c.moved[round->x[i].peer] = c.begin;
 	}
 	c.limit = t->config.merge_timeout_ms * 1e-3 + (double)(sent + received) / SLOWEST;
 	rc = failed_already(t, error);
 	while (!rc) {
-		rc = pump_all(&c, &finished, error);
+		rc = pump_all(&c, &finished, &again, error);
 		if (rc || finished)
 			break;
+		if (again)
+			continue;
 		/* edges: everything was tried above, so what happens since then wakes this up */
 		(void)!epoll_wait(t->data_poll, ev, 16, 200);
 		rc = failed_already(t, error);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "group.h"
 
-enum { MOST = 5000000, MAXN = 5 };
+enum { MOST = 2000000, MAXN = 5 };
 
 struct host {
 	struct merge_net *net;
