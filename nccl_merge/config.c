@@ -49,13 +49,8 @@ static const struct preset {
 	{"lookahead", {.kind = MERGE_OUTER, .every = 5, .eta = .5, .default_warmup = true}},
 	{"easgd", {.kind = MERGE_EASGD, .every = 10, .b = .9, .default_warmup = true}},
 	{"adasum", {.kind = MERGE_ADASUM, .every = 8, .default_warmup = true}},
-	{"trimmed_mean",
-	 {.kind = MERGE_TRIMMED,
-	  .every = 8,
-	  .trim = 1,
-	  .default_warmup = true,
-	  .min_hosts_fit = 3}},
-	{"median", {.kind = MERGE_MEDIAN, .every = 8, .default_warmup = true, .min_hosts_fit = 3}},
+	{"trimmed_mean", {.kind = MERGE_TRIMMED, .every = 8, .trim = 1, .default_warmup = true}},
+	{"median", {.kind = MERGE_MEDIAN, .every = 8, .default_warmup = true}},
 	{"none", {.kind = MERGE_NONE, .every = 1}},
 };
 

@@ -87,8 +87,6 @@ struct merge_config {
 	bool warmup_given;   /* else one epoch for post-local kinds, 0 for the others */
 	uint64_t warmup;     /* steps of synchronous gradients before the first local step */
 	bool default_warmup; /* set by presets: one epoch unless warmup_given */
-	uint32_t
-		min_hosts_fit; /* set by presets: fewest hosts that the function makes sense with */
 };
 
 /*
