@@ -20,6 +20,7 @@ $(foreach l,$(UNIT_LIBS),$(eval $(call unit_rule,$(l))))
 -include tests/cnnctl/module.mk
 -include tests/demo/module.mk
 -include tests/fuzz/module.mk
+-include tests/cluster/module.mk
 -include $(wildcard tests/bench/*/module.mk)
 
 .PHONY: check setup check-unit check-san $(UNIT_LIBS:%=check-unit-%)
@@ -35,7 +36,7 @@ check-unit: $(UNIT_BIN) $(foreach l,$(UNIT_LIBS),$(MORE_TESTS_$(l))) ## unit tes
 
 # The same tests under the sanitizers: everything under ASan and UBSan, what has threads under TSan. Their
 # instrumentation makes gcc's flow warnings guess wrong, so warnings are no errors there.
-SAN_THREAD := ring data train cnnd
+SAN_THREAD := ring data train cnnd merge
 check-san: ## unit tests under ASan+UBSan and TSan
 	$(MAKE) BUILD=$(BUILD)/san-address SAN=address OPT=-O1 WERROR= check-unit
 	$(MAKE) BUILD=$(BUILD)/san-thread SAN=thread OPT=-O1 WERROR= $(SAN_THREAD:%=check-unit-%)

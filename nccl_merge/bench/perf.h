@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf.h: merge_perf measures merges and prints them as nccl-tests does, so that scripts which read
+ * the one read the other. docs/merge.md derives every column.
+ */
+#ifndef MERGE_PERF_H
+#define MERGE_PERF_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include "../merge.h"
+
+enum perf_level { PERF_INTRA, PERF_INTER };
+
+struct perf_options {
+	uint64_t min_bytes, max_bytes, step_bytes, step_factor;
+	uint64_t iters, warmup, aggregate, cycles;
+	int check, average; /* -c; -a: 0 rank 0, 1 mean, 2 smallest, 3 largest */
+	uint32_t threads, per_thread, hosts;
+	unsigned int timeout; /* seconds, 0: the library's */
+	bool cpu_time, timestamps, no_mac;
+	enum merge_op op;
+	const char *op_name, *json, *merge; /* merge: a preset, NULL: plain all-reduce */
+	enum perf_level level;
+	enum merge_wire wire;
+	uint64_t ring_from;
+	const char *netns, *address; /* lists with commas, one per host */
+	int argc;
+	char **argv;
+};
+
+/* 0: go on, 1: help was printed, 2: an error was printed */
+int perf_parse(int argc, char **argv, struct perf_options *out);
+
+#define PERF_RANKS 64
+
+/* One measurement of one rank. */
+struct perf_sample {
+	double seconds, cpu; /* per operation; of the whole measurement */
+	double wall;
+	uint64_t wrong;
+};
+
+/* Memory that all ranks share: threads here, or processes. */
+struct perf_shared {
+	_Atomic uint32_t port[PERF_RANKS];
+	_Atomic uint32_t failed;
+	char error[PERF_RANKS][512];
+	struct perf_sample sample[PERF_RANKS][2]; /* out of place, in place */
+};
+
+struct perf_row {
+	uint64_t bytes, count;
+	struct perf_sample place[2];
+	bool has[2];
+	double algbw[2], busbw[2], cores;
+};
+
+struct perf_rank;
+struct perf_team;
+struct perf_level_ops {
+	/* everything that is done once; arenas of count floats */
+	int (*open)(struct perf_rank *k);
+	/* one operation, in place or not */
+	int (*run)(struct perf_rank *k, bool in_place);
+	/* all ranks meet */
+	int (*meet)(struct perf_rank *k);
+	void (*close)(struct perf_rank *k);
+	bool place[2]; /* which of the two columns there are */
+};
+
+struct perf_rank {
+	const struct perf_options *o;
+	struct perf_shared *shared;
+	const struct perf_level_ops *ops;
+	uint32_t rank, ranks;	 /* threads or hosts, each timed */
+	uint32_t replicas, mine; /* arenas in all; of this rank */
+	float **own;		 /* mine of them */
+	uint64_t count;		 /* of the row at hand */
+	float *in, *out;	 /* of the largest row */
+	struct merge_net *net;
+	struct merge *merge;
+	struct merge_table table;
+	struct merge_tensor tensor;
+	struct perf_team *team; /* intra */
+	struct merge_error error;
+	void (*row)(void *context, struct perf_row *row); /* rank 0 */
+	void *context;
+};
+
+/* All rows of one rank; 0 or -errno with error. */
+int perf_rank_run(struct perf_rank *k);
+/* Starts the ranks, prints through row() in this process; 0 or -errno. */
+int perf_start(const struct perf_options *o, struct perf_shared *shared,
+	       void (*row)(void *context, struct perf_row *row), void *context);
+
+#endif

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+# Tests of nccl_merge: unit tests in this process, faults between processes in network namespaces that
+# the test makes itself (root), and the benchmark.
+MERGE_UNIT_SRC := $(wildcard tests/unit/merge/*.c)
+MERGE_UNIT_BIN := $(MERGE_UNIT_SRC:%.c=$(BUILD)/%)
+
+$(MERGE_UNIT_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(LIBS_merge)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
+
+.PHONY: check-unit-merge
+check-unit-merge: $(MERGE_UNIT_BIN) ## unit tests of the merge library
+	tests/harness $^
+check-unit: $(MERGE_UNIT_BIN)
+
+# ---- faults between processes: root, network namespaces ------------------------------------------
+CLUSTER_TESTS := hostile faults
+CLUSTER_BIN := $(CLUSTER_TESTS:%=$(BUILD)/tests/cluster/%)
+SOAK_BIN := $(BUILD)/tests/cluster/soak
+SOAK ?= 200
+CLUSTER_LAB := $(patsubst %,$(BUILD)/obj/tests/cluster/%.o,lab host)
+$(CLUSTER_BIN) $(SOAK_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
+
+.PHONY: check-cluster
+check-cluster: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## faults between hosts, in network namespaces (root)
+	BUILD=$(BUILD) tests/harness $(CLUSTER_BIN) tests/cluster/perf.t
+
+.PHONY: soak-merge
+soak-merge: $(SOAK_BIN) ## SOAK random faults in a row on a cluster of namespaces (root; about 5 s each)
+	tests/harness "$< $(SOAK)"
+
+# ---- benchmark: replicas in this process, then hosts in namespaces ------------------------------
+BENCH_MERGE_HOSTS ?= 2 4
+.PHONY: bench-merge
+bench-merge: $(BUILD)/bin/merge_perf ## merge_perf inside a host and between namespaces (root)
+	@mkdir -p $(BUILD)/bench
+	$< --level intra -t 2 -b 64K -e 64M -f 4 -J $(BUILD)/bench/merge-intra.json
+	set -e; for n in $(BENCH_MERGE_HOSTS); do \
+		nccl_merge/bench/netns.sh $< $$n -b 1K -e 64M -f 4 -J $(BUILD)/bench/merge-inter-$$n.json; done

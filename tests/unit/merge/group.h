@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * group.h: runs one function on n threads, each a rank of a net in this process, and a small table
+ * of tensors. Tests judge on the main thread, after all have ended.
+ */
+#ifndef GROUP_H
+#define GROUP_H
+
+#include <pthread.h>
+#include <errno.h>
+#include <stdint.h>
+#include "../../../nccl_merge/merge.h"
+#include "../../tap.h"
+
+struct rank {
+	struct merge_net *net;
+	uint32_t r, n;
+	void *arg;
+	struct merge_error error;
+	int rc;
+	void (*run)(struct rank *);
+};
+
+static inline void *group_thread(void *p)
+{
+	struct rank *k = p;
+
+	k->run(k);
+	merge_net_close(k->net);
+	return NULL;
+}
+
+/* The first error of a rank, or 0. */
+static inline int group_run(uint32_t n, void (*run)(struct rank *), void *arg)
+{
+	struct merge_net *net[MERGE_HOSTS_MAX];
+	struct rank k[MERGE_HOSTS_MAX];
+	pthread_t t[MERGE_HOSTS_MAX];
+	int rc = 0;
+
+	if (merge_local_open(n, net, NULL))
+		BAIL("no group of %u", n);
+	for (uint32_t i = 0; i < n; i++) {
+		k[i] = (struct rank){.net = net[i], .r = i, .n = n, .arg = arg, .run = run};
+		if (pthread_create(&t[i], NULL, group_thread, &k[i]))
+			BAIL("no thread");
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		pthread_join(t[i], NULL);
+		if (k[i].rc && !rc) {
+			rc = k[i].rc;
+			printf("# rank %u: %s\n", i, k[i].error.message);
+		}
+	}
+	return rc;
+}
+
+static inline struct merge_table one_tensor(struct merge_tensor *t, uint64_t count)
+{
+	*t = (struct merge_tensor){.name = "w", .count = count};
+	return (struct merge_table){.tensor = t, .n = 1, .param_floats = count};
+}
+
+/* A generator of the test's own: splitmix64, and a sum of uniforms that is normal enough. */
+static inline double uniform(uint64_t *s)
+{
+	uint64_t z = *s += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+static inline double normal(uint64_t *s)
+{
+	double sum = -6;
+
+	for (int i = 0; i < 12; i++)
+		sum += uniform(s);
+	return sum;
+}
+
+#endif

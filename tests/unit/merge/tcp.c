@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tcp.c: the mesh over loopback, one thread per host: same results as the net of threads, direct
+ * and ring, IPv6; refusals that name both hosts. Faults between processes are in tests/cluster.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "group.h"
+
+enum { MOST = 2000000, MAXN = 5 };
+
+struct host {
+	struct merge_net *net;
+	struct merge_tcp_config c;
+	const struct merge_host *list;
+	uint32_t n, r;
+	float *in, *out, *again;
+	uint64_t count;
+	int rc;
+	struct merge_error error;
+};
+
+static void *host_main(void *p)
+{
+	struct host *h = p;
+
+	h->rc = merge_tcp_connect(h->net, h->list, h->n, 1, &h->error);
+	for (int i = 0; i < 3 && !h->rc && h->count; i++)
+		h->rc = merge_all_reduce(h->net, h->in, i ? h->again : h->out, h->count,
+					 MERGE_OP_SUM, &h->error);
+	return NULL;
+}
+
+/* Opens n meshes, connects and reduces; change() alters one host's configuration first. */
+static void hosts_run(struct host *h, uint32_t n, const char *address, uint64_t count,
+		      void (*change)(struct host *h))
+{
+	struct merge_host list[MAXN] = {0};
+	pthread_t t[MAXN];
+
+	for (uint32_t r = 0; r < n; r++) {
+		h[r] = (struct host){.n = n, .r = r, .list = list, .count = count};
+		h[r].c = (struct merge_tcp_config){
+			.listen = address, .self = r, .table_hash = 5, .mesh_timeout_ms = 1500};
+		memset(h[r].c.secret, 7, sizeof(h[r].c.secret));
+		if (change)
+			change(&h[r]);
+		if (merge_tcp_open(&h[r].c, &h[r].net, &h[r].error))
+			BAIL("%s", h[r].error.message);
+		snprintf(list[r].name, sizeof(list[r].name), "alpha%u", r);
+		snprintf(list[r].address, sizeof(list[r].address), "%s", address);
+		list[r].port = merge_tcp_port(h[r].net);
+		h[r].in = calloc(count + 1, sizeof(float));
+		h[r].out = calloc(count + 1, sizeof(float));
+		h[r].again = calloc(count + 1, sizeof(float));
+		for (uint64_t i = 0; i < count; i++)
+			h[r].in[i] = (float)((i * 7 + r * 13) % 101) / 8;
+	}
+	for (uint32_t r = 0; r < n; r++)
+		pthread_create(&t[r], NULL, host_main, &h[r]);
+	for (uint32_t r = 0; r < n; r++)
+		pthread_join(t[r], NULL);
+}
+
+static void hosts_close(struct host *h, uint32_t n)
+{
+	for (uint32_t r = 0; r < n; r++) {
+		merge_net_close(h[r].net);
+		free(h[r].in);
+		free(h[r].out);
+		free(h[r].again);
+	}
+}
+
+static int open_files(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (d && readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void use_ring(struct host *h)
+{
+	h->c.ring_from = 1;
+}
+
+static void no_mac(struct host *h)
+{
+	h->c.no_mac = true;
+}
+
+static void values(uint32_t n, const char *address, uint64_t count, void (*change)(struct host *),
+		   const char *name)
+{
+	struct host h[MAXN];
+	uint64_t bad = 0;
+	int files = open_files();
+
+	hosts_run(h, n, address, count, change);
+	for (uint32_t r = 0; r < n; r++) {
+		if (h[r].rc)
+			printf("# host %u: %s\n", r, h[r].error.message);
+		bad += h[r].rc != 0;
+		for (uint64_t i = 0; i < count; i++) {
+			float sum = 0;
+
+			for (uint32_t k = 0; k < n; k++)
+				sum += h[k].in[i];
+			bad += h[r].out[i] != sum || h[r].again[i] != sum;
+		}
+	}
+	ok(!bad, "%s: %u hosts, %llu floats", name, n, (unsigned long long)count);
+	hosts_close(h, n);
+	is(open_files(), files, "no file is left open");
+}
+
+static void odd_secret(struct host *h)
+{
+	if (h->r == 1)
+		h->c.secret[3] ^= 1;
+}
+
+static void odd_table(struct host *h)
+{
+	h->c.table_hash += h->r == 1;
+}
+
+static void odd_ring(struct host *h)
+{
+	h->c.ring_from = h->r == 1 ? 1 : 0;
+}
+
+static void odd_mac(struct host *h)
+{
+	h->c.no_mac = h->r == 1;
+}
+
+static void odd_job(struct host *h)
+{
+	h->c.job[0] = h->r == 1;
+}
+
+static void refused(void (*change)(struct host *), const char *what, const char *text)
+{
+	struct host h[2];
+
+	hosts_run(h, 2, "127.0.0.1", 10, change);
+	for (int r = 0; r < 2; r++) {
+		ok(h[r].rc < 0, "%s: host %d refuses", what, r);
+		like(h[r].error.message, r ? "alpha0" : "alpha1", "the message names the other");
+		like(h[r].error.message, text, "and says why");
+	}
+	hosts_close(h, 2);
+}
+
+static void arguments(void)
+{
+	struct merge_tcp_config c = {.listen = "localhost"};
+	struct merge_host bad = {.name = "x", .address = "example.org", .port = 1};
+	struct merge_net *net;
+	struct merge_error e;
+
+	is(merge_tcp_open(&c, &net, &e), -EINVAL, "a name instead of an address");
+	c.listen = "127.0.0.1";
+	c.port_first = 2;
+	c.port_last = 1;
+	is(merge_tcp_open(&c, &net, &e), -EINVAL, "an empty range of ports");
+	c.port_first = 0;
+	c.port_last = 0;
+	is(merge_tcp_open(&c, &net, &e), 0, "any port");
+	is(merge_tcp_connect(net, &bad, 1, 1, &e), -EINVAL, "a host by name");
+	is(merge_tcp_connect(net, &bad, 0, 1, &e), -EINVAL, "no hosts");
+	snprintf(bad.address, sizeof(bad.address), "127.0.0.1");
+	is(merge_tcp_connect(net, &bad, 1, 1, &e), 0, "one host is a mesh");
+	merge_net_close(net);
+}
+
+int main(void)
+{
+	values(2, "127.0.0.1", 1000, NULL, "direct");
+	values(3, "127.0.0.1", 300000, NULL, "direct");
+	values(5, "127.0.0.1", 17, NULL, "direct");
+	values(2, "127.0.0.1", 300000, use_ring, "ring");
+	values(4, "127.0.0.1", MOST, use_ring, "ring");
+	values(3, "127.0.0.1", 300000, no_mac, "without MAC");
+	values(2, "::1", 1000, NULL, "IPv6");
+	refused(odd_secret, "another secret", "secret");
+	refused(odd_table, "another tensor table", "tensor table");
+	refused(odd_ring, "another ring threshold", "direct and ring");
+	refused(odd_mac, "another merge_mac", "merge_mac");
+	refused(odd_job, "another job", "did not connect");
+	arguments();
+	return done();
+}
