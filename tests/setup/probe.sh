@@ -25,6 +25,7 @@ header libpng png.h PNG_LIBPNG_VER_STRING libpng-dev
 header oneDNN oneapi/dnnl/dnnl_version.h 'DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR' libdnnl-dev
 header xxhash xxhash.h 'XXH_VERSION_MAJOR.XXH_VERSION_MINOR' libxxhash-dev
 header libarchive archive.h ARCHIVE_VERSION_ONLY_STRING libarchive-dev
+header libcrypto openssl/opensslv.h OPENSSL_VERSION_STR libssl-dev
 if command -v "$PG_CONFIG" >/dev/null && [ -r "$($PG_CONFIG --includedir-server)/postgres.h" ]; then
 	line database found "$($PG_CONFIG --version) ($PG_CONFIG)"
 else
