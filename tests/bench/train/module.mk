@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# bench-train: images/s of a training step next to PyTorch's, in one run (run.py).
+# bench-train: images/s of a training step next to PyTorch's, in one run (run.py); BENCH_ARGS: its options.
 $(BUILD)/bench/train_step: $(BUILD)/obj/tests/bench/train/step.o $(LIBS_model)
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_model)
@@ -11,4 +11,4 @@ $(BUILD)/venv/torch.stamp:
 
 .PHONY: bench-train
 bench-train: $(BUILD)/bench/train_step $(BUILD)/venv/torch.stamp ## training speed against PyTorch
-	$(BUILD)/venv/bin/python tests/bench/train/run.py $(BUILD)
+	$(BUILD)/venv/bin/python tests/bench/train/run.py $(BUILD) $(BENCH_ARGS)
