@@ -28,25 +28,26 @@ struct backend_error {
 
 enum backend_op {
 	BACKEND_INPUT = 0,
-	BACKEND_CONV2D,	      /* tensors: kernel (kh,kw,cin/groups,cout), bias (cout) or -1 */
-	BACKEND_DEPTHWISE,    /* tensors: kernel (kh,kw,c,mult), bias (c*mult) or -1 */
-	BACKEND_DENSE,	      /* on the last axis; tensors: kernel (in,out), bias (out) or -1 */
+	BACKEND_CONV2D,	   /* tensors: kernel (kh,kw,cin/groups,cout), bias (cout) or -1 */
+	BACKEND_DEPTHWISE, /* tensors: kernel (kh,kw,c,mult), bias (c*mult) or -1 */
+	BACKEND_DENSE,	   /* on the last axis; tensors: kernel (in,out), bias (out) or -1 */
 	BACKEND_MAXPOOL,
-	BACKEND_AVGPOOL,      /* padding is left out of the mean */
+	BACKEND_AVGPOOL, /* padding is left out of the mean */
 	BACKEND_GLOBAL_AVGPOOL,
 	BACKEND_GLOBAL_MAXPOOL,
-	BACKEND_BATCHNORM,    /* over n,h,w; tensors: gamma, beta (or -1), moving mean, moving variance */
+	BACKEND_BATCHNORM, /* over n,h,w; tensors: gamma, beta (or -1), moving mean, moving variance
+			    */
 	BACKEND_ACTIVATION,
-	BACKEND_ADD,	      /* 2 or more inputs of one shape */
-	BACKEND_CONCAT,	      /* axis 0 h, 1 w, 2 c */
-	BACKEND_PAD,	      /* zeros; window.pad_* */
-	BACKEND_UPSAMPLE,     /* window.stride_h/w = factors; nearest, or bilinear */
-	BACKEND_RESHAPE,      /* same elements in the same order (Flatten, Reshape) */
+	BACKEND_ADD,	  /* 2 or more inputs of one shape */
+	BACKEND_CONCAT,	  /* axis 0 h, 1 w, 2 c */
+	BACKEND_PAD,	  /* zeros; window.pad_* */
+	BACKEND_UPSAMPLE, /* window.stride_h/w = factors; nearest, or bilinear */
+	BACKEND_RESHAPE,  /* same elements in the same order (Flatten, Reshape) */
 	BACKEND_DROPOUT,
-	BACKEND_RESCALE,      /* y = x * scale + offset */
-	BACKEND_FLIP,	      /* RandomFlip: training only */
-	BACKEND_SHIFT,	      /* RandomTranslation / RandomCrop after padding: training only */
-	BACKEND_CROP,	      /* RandomCrop: window.kh,kw = output size; centre crop in evaluation */
+	BACKEND_RESCALE, /* y = x * scale + offset */
+	BACKEND_FLIP,	 /* RandomFlip: training only */
+	BACKEND_SHIFT,	 /* RandomTranslation / RandomCrop after padding: training only */
+	BACKEND_CROP,	 /* RandomCrop: window.kh,kw = output size; centre crop in evaluation */
 	BACKEND_OP_COUNT
 };
 
@@ -86,25 +87,25 @@ struct backend_node {
 	uint32_t n_in;
 	const uint32_t *in; /* indices of earlier nodes */
 	struct backend_shape out;
-	int32_t tensor[4];  /* indices into graph->tensor, -1: none */
+	int32_t tensor[4]; /* indices into graph->tensor, -1: none */
 	struct backend_window window;
-	uint32_t groups;	/* conv2d */
-	uint32_t multiplier;	/* depthwise */
-	uint32_t axis;		/* concat */
+	uint32_t groups;		    /* conv2d */
+	uint32_t multiplier;		    /* depthwise */
+	uint32_t axis;			    /* concat */
 	enum backend_activation activation; /* BACKEND_ACTIVATION only */
-	float alpha;		/* leaky, elu; relu: negative_slope */
-	float max_value;	/* relu; INFINITY: none */
-	float threshold;	/* relu */
-	float rate;		/* dropout; shift: largest share of h */
-	float rate_w;		/* shift: largest share of w */
-	float epsilon, momentum; /* batch norm */
-	const float *scale;	 /* rescale: c values or NULL for scale1/offset1 */
+	float alpha;			    /* leaky, elu; relu: negative_slope */
+	float max_value;		    /* relu; INFINITY: none */
+	float threshold;		    /* relu */
+	float rate;			    /* dropout; shift: largest share of h */
+	float rate_w;			    /* shift: largest share of w */
+	float epsilon, momentum;	    /* batch norm */
+	const float *scale;		    /* rescale: c values or NULL for scale1/offset1 */
 	const float *offset;
 	float scale1, offset1;
-	bool bilinear;		/* upsample */
-	bool horizontal, vertical; /* flip */
-	bool frozen;		/* batch norm in inference mode, no statistics update */
-	uint32_t layer;		/* index of the Keras layer; key of random numbers */
+	bool bilinear;		     /* upsample */
+	bool horizontal, vertical;   /* flip */
+	bool frozen;		     /* batch norm in inference mode, no statistics update */
+	uint32_t layer;		     /* index of the Keras layer; key of random numbers */
 	char name[BACKEND_NAME_MAX]; /* layer name, for messages */
 };
 
@@ -200,22 +201,22 @@ void backend_input_row(const struct backend_input *input, const void *row, bool 
 		       uint64_t seed, uint32_t epoch, uint64_t hash, float *out);
 
 struct backend_batch {
-	uint32_t n;		  /* rows, 0 <= n <= max_batch */
-	const void *const *x;	  /* n rows as stored (shape.h * shape.w * shape.c elements) */
-	const uint64_t *hash;	  /* n row hashes (augmentation), NULL: zeros */
-	const int32_t *label;	  /* n class indices; for the sparse loss */
-	const float *target;	  /* n * outputs; for every other loss */
-	const float *weight;	  /* n sample weights, NULL: ones */
+	uint32_t n;	      /* rows, 0 <= n <= max_batch */
+	const void *const *x; /* n rows as stored (shape.h * shape.w * shape.c elements) */
+	const uint64_t *hash; /* n row hashes (augmentation), NULL: zeros */
+	const int32_t *label; /* n class indices; for the sparse loss */
+	const float *target;  /* n * outputs; for every other loss */
+	const float *weight;  /* n sample weights, NULL: ones */
 	uint64_t seed;
 	uint32_t epoch;
-	uint64_t step;		  /* global step; key of dropout */
-	uint64_t position;	  /* of the first row in the global batch of this step */
+	uint64_t step;	   /* global step; key of dropout */
+	uint64_t position; /* of the first row in the global batch of this step */
 };
 
 /* ---- loss and optimizer ------------------------------------------------------------------ */
 
 enum backend_loss {
-	BACKEND_SPARSE_CROSSENTROPY = 0, /* label */
+	BACKEND_SPARSE_CROSSENTROPY = 0,  /* label */
 	BACKEND_CATEGORICAL_CROSSENTROPY, /* target, rows of probabilities */
 	BACKEND_BINARY_CROSSENTROPY,
 	BACKEND_MSE,
@@ -237,7 +238,8 @@ struct backend_loss_config {
 };
 
 enum backend_optimizer {
-	BACKEND_SGD = 0, /* momentum 0: no slot. v = mu*v - lr*g; w += v; Nesterov: w += mu*v - lr*g */
+	BACKEND_SGD =
+		0, /* momentum 0: no slot. v = mu*v - lr*g; w += v; Nesterov: w += mu*v - lr*g */
 	BACKEND_ADAM,
 	BACKEND_ADAMW,
 	BACKEND_RMSPROP,
@@ -286,12 +288,12 @@ const char *backend_name(const struct backend *backend);
 const char *backend_info(const struct backend *backend);
 
 struct backend_net_options {
-	uint32_t max_batch;	/* rows of one gradient or evaluate call */
+	uint32_t max_batch; /* rows of one gradient or evaluate call */
 	struct backend_input input;
 	struct backend_loss_config loss;
 	struct backend_optimizer_config optimizer;
-	bool inference;		/* no gradient, no slots: evaluate only */
-	bool deterministic;	/* default of the callers: true */
+	bool inference;	    /* no gradient, no slots: evaluate only */
+	bool deterministic; /* default of the callers: true */
 };
 
 /* Bytes a net will take, before it is made. */
@@ -347,7 +349,8 @@ int backend_step(struct backend_net *net, const struct backend_batch *batch, flo
 		 uint64_t t, struct backend_sums *sums, float *outputs,
 		 struct backend_applied *applied, struct backend_error *error);
 
-/* sum over tensors of l1*sum|w| + l2*sum w^2 of the net's parameters: what Keras adds to the loss. */
+/* sum over tensors of l1*sum|w| + l2*sum w^2 of the net's parameters: what Keras adds to the loss.
+ */
 double backend_penalty(struct backend_net *net);
 
 /*

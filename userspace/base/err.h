@@ -13,7 +13,7 @@
 enum err_kind {
 	ERR_NONE = 0,
 	ERR_INTERNAL = 1,  /* a bug or an impossible state */
-	ERR_PARAM = 2,     /* an argument of the caller: name, value, range */
+	ERR_PARAM = 2,	   /* an argument of the caller: name, value, range */
 	ERR_ARCH = 3,	   /* the architecture text */
 	ERR_DATA = 4,	   /* rows of the user's table */
 	ERR_LIMIT = 5,	   /* memory, disk, connections: message names limit, needed, free */
@@ -35,7 +35,8 @@ struct err {
 	char hint[256];
 };
 
-/* err_set: formats the message, clears the hint, returns code (a negative errno). err may be NULL. */
+/* err_set: formats the message, clears the hint, returns code (a negative errno). err may be NULL.
+ */
 int err_set(struct err *err, enum err_kind kind, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 /* err_hint: adds a hint to an error already set. err may be NULL. */

@@ -326,7 +326,8 @@ static int load_batch(struct load *l, struct bar *bar, uint64_t *seen)
 	}
 	if (rc < 0)
 		fail("%s", error);
-	/* what came before a broken place is kept; one look, so that the count is what was committed */
+	/* what came before a broken place is kept; one look, so that the count is what was
+	 * committed */
 	stopped = interrupted();
 	if (copy_end(l, stopped ? "interrupted" : NULL) || stopped)
 		return -1;

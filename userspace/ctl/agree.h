@@ -49,7 +49,8 @@ struct agree_block {
 	uint32_t n_channels;
 	double *sum, *sum2; /* per channel, of raw values */
 
-	/* policy: the spec's wishes in a part (all parts carry the same), decided in the agreed block */
+	/* policy: the spec's wishes in a part (all parts carry the same), decided in the agreed
+	 * block */
 	uint32_t normalize;	  /* enum agree_normalize */
 	double normalizing_const; /* 0: automatic, 255 for stored integers, 1 for floats */
 	uint8_t balanced;	  /* class_weight 'balanced': n / (classes * count) */
@@ -78,8 +79,7 @@ void agree_free(struct agree_block *block);
  * between hosts, more than AGREE_MAX_LABELS labels, label kinds that differ, rows sent != rows held
  * + bad.
  */
-int agree_merge(const struct agree_block *part, size_t n, struct agree_block *out,
-		struct err *err);
+int agree_merge(const struct agree_block *part, size_t n, struct agree_block *out, struct err *err);
 
 /* Order of two labels of a kind, as memcmp: integers by value, else bytewise. */
 int agree_order(uint32_t kind, const struct agree_label *a, const struct agree_label *b);

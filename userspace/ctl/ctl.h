@@ -16,9 +16,9 @@
  * frames each second. The answer is the named reply, or ERROR (the connection stays usable after
  * an ERROR other than ERR_PROTOCOL). Version N and N-1 are accepted.
  *
- * Between FEED_OK and FEED_END the daemon sends HEARTBEAT frames, too, and may send one ERROR: a row
- * was refused, or the job has ended (then its ring is closed as well). That ERROR is the answer of
- * the FEED_END that follows or crosses it; there is no other.
+ * Between FEED_OK and FEED_END the daemon sends HEARTBEAT frames, too, and may send one ERROR: a
+ * row was refused, or the job has ended (then its ring is closed as well). That ERROR is the answer
+ * of the FEED_END that follows or crosses it; there is no other.
  */
 #ifndef CTL_H
 #define CTL_H
@@ -33,52 +33,52 @@
 #define CTL_VERSION 1
 #define CTL_VERSION_MIN 1
 #define CTL_HEADER 32
-#define CTL_ID 16		     /* bytes of a job id, a secret, a daemon's uuid */
-#define CTL_PART_MAX (16u << 20)     /* bytes of one part of weights */
-#define CTL_ROWS_MAX (1u << 20)	     /* bytes of one frame of predictions */
+#define CTL_ID 16		 /* bytes of a job id, a secret, a daemon's uuid */
+#define CTL_PART_MAX (16u << 20) /* bytes of one part of weights */
+#define CTL_ROWS_MAX (1u << 20)	 /* bytes of one frame of predictions */
 #define CTL_MAX_FDS 3
 #define CTL_METRICS 8
-#define CTL_SILENCE_MS 4000	     /* no frame for so long while a call waits: the peer is lost */
+#define CTL_SILENCE_MS 4000 /* no frame for so long while a call waits: the peer is lost */
 #define CTL_HEARTBEAT_MS 1000
 #define CTL_DEFAULT_SOCKET "/run/cnnd/cnnd.sock"
 
 enum ctl_type {
-	CTL_HELLO = 1,	      /* -> HELLO_OK */
+	CTL_HELLO = 1, /* -> HELLO_OK */
 	CTL_HELLO_OK,
 	CTL_ERROR,
 	CTL_HEARTBEAT,
-	CTL_OK,		      /* empty answer */
-	CTL_DONE,	      /* ends a stream of row frames */
-	CTL_BEGIN,	      /* -> BEGIN_OK */
+	CTL_OK,	   /* empty answer */
+	CTL_DONE,  /* ends a stream of row frames */
+	CTL_BEGIN, /* -> BEGIN_OK */
 	CTL_BEGIN_OK,
-	CTL_WATCH,	      /* -> OK; from now on the end of this connection ends the job */
-	CTL_FEED,	      /* -> FEED_OK with RING_FDS descriptors */
+	CTL_WATCH, /* -> OK; from now on the end of this connection ends the job */
+	CTL_FEED,  /* -> FEED_OK with RING_FDS descriptors */
 	CTL_FEED_OK,
-	CTL_FEED_END,	      /* -> FEED_DONE, once all rows of this ring are taken */
+	CTL_FEED_END, /* -> FEED_DONE, once all rows of this ring are taken */
 	CTL_FEED_DONE,
-	CTL_AGREE,	      /* -> AGREE_PART */
+	CTL_AGREE, /* -> AGREE_PART */
 	CTL_AGREE_PART,
-	CTL_APPLY,	      /* -> APPLY_OK */
+	CTL_APPLY, /* -> APPLY_OK */
 	CTL_APPLY_OK,
-	CTL_RUN,	      /* -> RUN_ROW */
+	CTL_RUN, /* -> RUN_ROW */
 	CTL_RUN_ROW,
-	CTL_GET,	      /* -> PART */
-	CTL_PUT,	      /* a PART from the client -> OK */
+	CTL_GET, /* -> PART */
+	CTL_PUT, /* a PART from the client -> OK */
 	CTL_PART,
-	CTL_COLLECT,	      /* -> ROWS ..., DONE */
+	CTL_COLLECT, /* -> ROWS ..., DONE */
 	CTL_ROWS,
-	CTL_BAD_ROWS,	      /* -> BAD_ROW ..., DONE */
+	CTL_BAD_ROWS, /* -> BAD_ROW ..., DONE */
 	CTL_BAD_ROW,
-	CTL_PREDICT,	      /* one row in row.h's form -> ROWS with one row */
-	CTL_END,	      /* -> OK; a job that is not there is OK too */
-	CTL_DESCRIBE,	      /* -> DESCRIBE_OK */
+	CTL_PREDICT,  /* one row in row.h's form -> ROWS with one row */
+	CTL_END,      /* -> OK; a job that is not there is OK too */
+	CTL_DESCRIBE, /* -> DESCRIBE_OK */
 	CTL_DESCRIBE_OK,
-	CTL_STATUS,	      /* -> JOB ..., DONE */
+	CTL_STATUS, /* -> JOB ..., DONE */
 	CTL_JOB,
-	CTL_DEVICES,	      /* -> DEVICE ..., DONE */
+	CTL_DEVICES, /* -> DEVICE ..., DONE */
 	CTL_DEVICE,
-	CTL_STOP,	      /* -> OK; finish the iteration, keep the result */
-	CTL_DRAIN,	      /* -> OK; admin_uids only */
+	CTL_STOP,  /* -> OK; finish the iteration, keep the result */
+	CTL_DRAIN, /* -> OK; admin_uids only */
 	CTL_TYPE_COUNT
 };
 
@@ -181,7 +181,7 @@ struct ctl_apply_ok {
 	uint64_t steps;		/* per epoch */
 	double effective_batch; /* rows / steps */
 	uint64_t bytes;		/* memory reserved */
-	struct ctl_str notice;	/* lines, each raised as a NOTICE; "W:" before one makes a WARNING */
+	struct ctl_str notice; /* lines, each raised as a NOTICE; "W:" before one makes a WARNING */
 };
 
 #define CTL_RUN_SNAPSHOT 0x1u /* before starting: keep a copy of the model as 'best' */
@@ -199,8 +199,9 @@ struct ctl_metric {
 	double train, validation; /* NaN: not measured */
 };
 
-#define CTL_ROW_STOPPED 0x1u  /* CTL_STOP came: result is good */
-#define CTL_ROW_NAN 0x2u      /* NaN or Inf; weights are those of the last good merge; note says where */
+#define CTL_ROW_STOPPED 0x1u /* CTL_STOP came: result is good */
+#define CTL_ROW_NAN 0x2u /* NaN or Inf; weights are those of the last good merge; note says where \
+			  */
 #define CTL_ROW_IMPROVED 0x4u /* the monitored figure improved: snapshot */
 #define CTL_ROW_FINISH 0x8u   /* early stopping says stop */
 #define CTL_ROW_RESTORE 0x10u /* at the end take 'best', not the last weights */
@@ -338,10 +339,10 @@ int ctl_recv(struct ctl_conn *conn, struct ctl_msg *msg, int *fds, int *n_fds, s
 bool ctl_partial(const struct ctl_conn *conn);
 
 /*
- * connect: a non-blocking unix socket; every failure has its own message and hint (missing, refused,
- * no access). peer_uid: checked against owner_uid unless that is (unsigned)-1; "wrong owner".
- * Returns a descriptor or -errno. Connecting to a unix socket does not block, except on a full
- * backlog: -EAGAIN then, try again.
+ * connect: a non-blocking unix socket; every failure has its own message and hint (missing,
+ * refused, no access). peer_uid: checked against owner_uid unless that is (unsigned)-1; "wrong
+ * owner". Returns a descriptor or -errno. Connecting to a unix socket does not block, except on a
+ * full backlog: -EAGAIN then, try again.
  */
 int ctl_connect(const char *path, unsigned int owner_uid, struct err *err);
 

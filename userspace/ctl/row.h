@@ -28,7 +28,7 @@ enum row_type {
 	ROW_I32,
 	ROW_I64,
 	ROW_F32,
-	ROW_F64, /* double precision, numeric */
+	ROW_F64,  /* double precision, numeric */
 	ROW_TEXT, /* text, varchar, enum: UTF-8 bytes */
 	ROW_TYPE_COUNT
 };

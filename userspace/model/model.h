@@ -33,11 +33,11 @@ struct model_bind {
 struct model_info {
 	const char *name;
 	struct backend_shape input;
-	uint32_t outputs;	    /* elements of the output of one row */
+	uint32_t outputs; /* elements of the output of one row */
 	uint32_t layers;
-	uint64_t trainable, frozen; /* parameter counts as Keras' summary shows them */
+	uint64_t trainable, frozen;   /* parameter counts as Keras' summary shows them */
 	enum backend_activation last; /* activation of the output, BACKEND_LINEAR: none */
-	bool shape_known;	    /* false: input shape or outputs are still missing */
+	bool shape_known;	      /* false: input shape or outputs are still missing */
 	bool builtin;
 };
 

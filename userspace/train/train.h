@@ -128,8 +128,8 @@ struct train_setup {
 
 /*
  * cache = false: the rows are dropped after each run and read again before the next. drop: the
- * training no longer looks at its data set, which may be freed. rows: the same rows again (applied, in
- * whatever order they came); ERR_DATA when their number is another one.
+ * training no longer looks at its data set, which may be freed. rows: the same rows again (applied,
+ * in whatever order they came); ERR_DATA when their number is another one.
  */
 void train_drop_rows(struct train *train);
 int train_rows(struct train *train, struct data_set *data, struct err *err);
