@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+# kmod/: the kernel module, built out of the tree; and check-kmod: its tests in a virtual machine. Nothing
+# is loaded into the kernel of the machine that builds.
+#   KDIR=dir  kernel headers for `make kmod` (default: those of the running kernel)
+KDIR ?= /lib/modules/$(shell uname -r)/build
+KMOD := $(abspath $(BUILD))/kmod
+KMOD_FILES := Kbuild $(wildcard kmod/Kbuild kmod/probes.mk kmod/*.[ch] kmod/uapi/linux/*.h)
+KMOD_TEST_FILES := $(wildcard tests/kselftest/module/*)
+KMOD_W := W=1 $(if $(shell command -v sparse),C=1 CF=-D__CHECK_ENDIAN__)
+# the kernel's build must not see our variables
+KMOD_MAKE = env -u MAKEFLAGS -u MAKELEVEL -u BUILD -u CC $(MAKE) --no-print-directory
+
+.PHONY: kmod check-kmod check-kmod-build check-kmod-boot
+kmod: ## the kernel module for KDIR, in BUILD/kmod/here
+	@mkdir -p $(KMOD)/here
+	cp -r --parents $(KMOD_FILES) $(KMOD)/here/
+	$(KMOD_MAKE) -C $(KDIR) M=$(KMOD)/here modules
+
+# ---- for the test machine ----
+$(KMOD)/kernel/release:
+	tests/vm/kernel.sh $(KMOD)
+$(KMOD)/source/scripts/checkpatch.pl:
+	tests/vm/kernel.sh $(KMOD) source
+
+$(KMOD)/guest/cnnring.ko: $(KMOD)/kernel/release $(KMOD_FILES) $(KMOD_TEST_FILES) kmod/module.mk
+	@mkdir -p $(KMOD)/src $(KMOD)/guest
+	cp -r --parents $(KMOD_FILES) $(KMOD_TEST_FILES) $(KMOD)/src/
+	grep -q kselftest $(KMOD)/src/Kbuild || echo 'obj-m += tests/kselftest/module/' >>$(KMOD)/src/Kbuild
+	$(KMOD_MAKE) -C $(KMOD)/kernel/headers M=$(KMOD)/src $(KMOD_W) modules >$(KMOD)/build.log 2>&1 || { cat $(KMOD)/build.log; exit 1; }
+	! grep -E 'warning:|error:' $(KMOD)/build.log
+	strip -g -o $(KMOD)/guest/cnnring_test.ko $(KMOD)/src/tests/kselftest/module/cnnring_test.ko
+	strip -g -o $@ $(KMOD)/src/kmod/cnnring.ko
+
+KSFT := $(patsubst tests/kselftest/%.c,%,$(wildcard tests/kselftest/*.c))
+KSFT_FLAGS := -std=gnu11 -O2 -g -static -pthread -D_GNU_SOURCE -Wall -Wextra -Wno-unused-parameter \
+	-Wno-unused-function -Wno-sign-compare -Wno-missing-field-initializers $(if $(WERROR),-Werror)
+$(KMOD)/guest/t/%: tests/kselftest/%.c $(wildcard tests/kselftest/*.h tests/kselftest/module/*.h) \
+		kmod/uapi/linux/cnnring.h | $(KMOD)/source/scripts/checkpatch.pl
+	@mkdir -p $(@D)
+	$(CC) $(KSFT_FLAGS) -isystem $(KMOD)/source/tools/testing/selftests -o $@ $<
+
+# the tests of the ring, the same as for memfd, linked for a machine without libraries
+KMOD_RING := $(patsubst tests/unit/ring/%.c,unit/ring/%,$(wildcard tests/unit/ring/*.c)) $(RING_TESTS:%=ring/%)
+KMOD_RING_BIN := $(foreach t,$(KMOD_RING),$(KMOD)/guest/t/ring_$(notdir $t))
+define kmod_ring
+$(KMOD)/guest/t/ring_$(notdir $(1)): $(BUILD)/obj/tests/$(1).o $(LIBS_ring)
+	@mkdir -p $$(@D)
+	$$(CC) -static -pthread -o $$@ $$^ -lm
+endef
+$(foreach t,$(KMOD_RING),$(eval $(call kmod_ring,$(t))))
+$(KMOD)/guest/vmexit $(KMOD)/guest/warn: $(KMOD)/guest/%: tests/vm/%.c
+	@mkdir -p $(@D)
+	$(CC) -O2 -static -Wall -o $@ $<
+
+check-kmod-build: $(KMOD)/guest/cnnring.ko $(KSFT:%=$(KMOD)/guest/t/%) $(KMOD_RING_BIN) $(KMOD)/guest/vmexit \
+		$(KMOD)/guest/warn $(KMOD)/source/scripts/checkpatch.pl
+	tests/vm/checkpatch.sh $(KMOD)
+
+check-kmod-boot: check-kmod-build
+	tests/vm/boot.sh $(KMOD); code=$$?; \
+	tests/harness $(foreach t,$(KSFT) $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code
+
+check-kmod: check-kmod-boot ## the module in a booted kernel: kselftests, the ring's tests on /dev/cnnring
