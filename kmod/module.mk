@@ -60,4 +60,10 @@ check-kmod-boot: check-kmod-build
 	tests/vm/boot.sh $(KMOD); code=$$?; \
 	tests/harness $(foreach t,$(KSFT) $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code
 
-check-kmod: check-kmod-boot ## the module in a booted kernel: kselftests, the ring's tests on /dev/cnnring
+check-kmod: check-kmod-boot ## the module in booted kernels: kselftests, ring tests, PostgreSQL with ring = device
+
+.PHONY: check-kmod-database
+check-kmod-database: check-kmod-build udf-stage $(BUILD)/bin/cnnd
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/vm/database.sh $(KMOD); code=$$?; \
+	tests/harness $(KMOD)/run/database && exit $$code
+check-kmod: check-kmod-database
