@@ -67,3 +67,13 @@ check-kmod-database: check-kmod-build udf-stage $(BUILD)/bin/cnnd
 	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/vm/database.sh $(KMOD); code=$$?; \
 	tests/harness $(KMOD)/run/database && exit $$code
 check-kmod: check-kmod-database
+
+# Sources for dkms, the udev rule, the manual. Not part of `make install`: a host can do without the module.
+.PHONY: install-kmod
+install-kmod: ## sources of the module for dkms, udev rule, cnnring(4); then: dkms install cnnring/VERSION
+	install -d $(DESTDIR)/usr/src/cnnring-$(VERSION)
+	cp --parents $(KMOD_FILES) $(DESTDIR)/usr/src/cnnring-$(VERSION)/
+	sed 's/^PACKAGE_VERSION=.*/PACKAGE_VERSION="$(VERSION)"/' kmod/dkms.conf >$(DESTDIR)/usr/src/cnnring-$(VERSION)/dkms.conf
+	install -D -m 644 kmod/60-cnnring.rules $(DESTDIR)/usr/lib/udev/rules.d/60-cnnring.rules
+	install -D -m 644 kmod/cnnring.modules-load $(DESTDIR)/usr/lib/modules-load.d/cnnring.conf
+	install -D -m 644 docs/man/cnnring.4 $(DESTDIR)$(PREFIX)/share/man/man4/cnnring.4
