@@ -3,7 +3,8 @@
 # is loaded into the kernel of the machine that builds.
 #   KDIR=dir  kernel headers for `make kmod` (default: those of the running kernel)
 KDIR ?= /lib/modules/$(shell uname -r)/build
-KMOD := $(abspath $(BUILD))/kmod
+KMOD_TOP := $(abspath $(BUILD))/kmod
+KMOD := $(KMOD_TOP)$(if $(KERNEL_SUITE),/$(KERNEL_SUITE))
 KMOD_FILES := Kbuild $(wildcard kmod/Kbuild kmod/probes.mk kmod/*.[ch] kmod/uapi/linux/*.h)
 KMOD_TEST_FILES := $(wildcard tests/kselftest/module/*)
 KMOD_W := W=1 $(if $(shell command -v sparse),C=1 CF=-D__CHECK_ENDIAN__)
@@ -18,15 +19,15 @@ kmod: ## the kernel module for KDIR, in BUILD/kmod/here
 
 # ---- for the test machine ----
 $(KMOD)/kernel/release:
-	tests/vm/kernel.sh $(KMOD)
-$(KMOD)/source/scripts/checkpatch.pl:
-	tests/vm/kernel.sh $(KMOD) source
+	KERNEL_SUITE=$(KERNEL_SUITE) tests/vm/kernel.sh $(KMOD)
+$(KMOD_TOP)/source/scripts/checkpatch.pl:
+	KERNEL_SUITE= tests/vm/kernel.sh $(KMOD_TOP) source
 
 $(KMOD)/guest/cnnring.ko: $(KMOD)/kernel/release $(KMOD_FILES) $(KMOD_TEST_FILES) kmod/module.mk
 	@mkdir -p $(KMOD)/src $(KMOD)/guest
 	cp -r --parents $(KMOD_FILES) $(KMOD_TEST_FILES) $(KMOD)/src/
 	grep -q kselftest $(KMOD)/src/Kbuild || echo 'obj-m += tests/kselftest/module/' >>$(KMOD)/src/Kbuild
-	$(KMOD_MAKE) -C $(KMOD)/kernel/headers M=$(KMOD)/src $(KMOD_W) modules >$(KMOD)/build.log 2>&1 || { cat $(KMOD)/build.log; exit 1; }
+	$(KMOD_MAKE) -C $(KMOD)/kernel/headers M=$(KMOD)/src CONFIG_DEBUG_INFO_BTF_MODULES= $(KMOD_W) modules >$(KMOD)/build.log 2>&1 || { cat $(KMOD)/build.log; exit 1; }
 	! grep -E 'warning:|error:' $(KMOD)/build.log
 	strip -g -o $(KMOD)/guest/cnnring_test.ko $(KMOD)/src/tests/kselftest/module/cnnring_test.ko
 	strip -g -o $@ $(KMOD)/src/kmod/cnnring.ko
@@ -35,9 +36,9 @@ KSFT := $(patsubst tests/kselftest/%.c,%,$(wildcard tests/kselftest/*.c))
 KSFT_FLAGS := -std=gnu11 -O2 -g -static -pthread -D_GNU_SOURCE -Wall -Wextra -Wno-unused-parameter \
 	-Wno-unused-function -Wno-sign-compare -Wno-missing-field-initializers $(if $(WERROR),-Werror)
 $(KMOD)/guest/t/%: tests/kselftest/%.c $(wildcard tests/kselftest/*.h tests/kselftest/module/*.h) \
-		kmod/uapi/linux/cnnring.h | $(KMOD)/source/scripts/checkpatch.pl
+		kmod/uapi/linux/cnnring.h | $(KMOD_TOP)/source/scripts/checkpatch.pl
 	@mkdir -p $(@D)
-	$(CC) $(KSFT_FLAGS) -isystem $(KMOD)/source/tools/testing/selftests -o $@ $<
+	$(CC) $(KSFT_FLAGS) -isystem $(KMOD_TOP)/source/tools/testing/selftests -o $@ $<
 
 # the tests of the ring, the same as for memfd, linked for a machine without libraries
 KMOD_RING := $(patsubst tests/unit/ring/%.c,unit/ring/%,$(wildcard tests/unit/ring/*.c)) $(RING_TESTS:%=ring/%)
@@ -53,8 +54,8 @@ $(KMOD)/guest/vmexit $(KMOD)/guest/warn: $(KMOD)/guest/%: tests/vm/%.c
 	$(CC) -O2 -static -Wall -o $@ $<
 
 check-kmod-build: $(KMOD)/guest/cnnring.ko $(KSFT:%=$(KMOD)/guest/t/%) $(KMOD_RING_BIN) $(KMOD)/guest/vmexit \
-		$(KMOD)/guest/warn $(KMOD)/source/scripts/checkpatch.pl
-	tests/vm/checkpatch.sh $(KMOD)
+		$(KMOD)/guest/warn $(KMOD_TOP)/source/scripts/checkpatch.pl
+	tests/vm/checkpatch.sh $(KMOD_TOP)
 
 check-kmod-boot: check-kmod-build
 	tests/vm/boot.sh $(KMOD); code=$$?; \
@@ -67,6 +68,13 @@ check-kmod-database: check-kmod-build udf-stage $(BUILD)/bin/cnnd
 	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/vm/database.sh $(KMOD); code=$$?; \
 	tests/harness $(KMOD)/run/database && exit $$code
 check-kmod: check-kmod-database
+
+# The same, without the database, on other kernels of Debian.
+KMOD_SUITES ?= bullseye bookworm-backports
+.PHONY: check-kmod-matrix $(KMOD_SUITES:%=check-kmod-%)
+$(KMOD_SUITES:%=check-kmod-%): check-kmod-%:
+	$(MAKE) KERNEL_SUITE=$* check-kmod-boot
+check-kmod-matrix: $(KMOD_SUITES:%=check-kmod-%) ## the module's tests on the kernels of other releases
 
 # Sources for dkms, the udev rule, the manual. Not part of `make install`: a host can do without the module.
 .PHONY: install-kmod

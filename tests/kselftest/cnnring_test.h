@@ -20,6 +20,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -88,6 +89,21 @@ static inline struct cnnring_query query(int fd)
 	if (call(fd, CNNRING_IOC_QUERY, &q))
 		memset(&q, 0xff, sizeof(q));
 	return q;
+}
+
+/* May a kernel be without dma-buf? Debian's since 6.1 have it. */
+static inline int has_dmabuf(int fd)
+{
+	struct cnnring_version v = {.abi = CNNRING_ABI};
+
+	return !call(fd, CNNRING_IOC_VERSION, &v) && (v.features & CNNRING_FEATURE_DMABUF);
+}
+
+static inline int may_lack_dmabuf(void)
+{
+	struct utsname u;
+
+	return !uname(&u) && atoi(u.release) < 6;
 }
 
 /* events, 0 after the time */

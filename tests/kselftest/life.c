@@ -296,7 +296,7 @@ TEST_F(ring, unload_refused)
 
 	EXPECT_EQ(unload(), -EWOULDBLOCK);
 	dma = call(self->consumer, CNNRING_IOC_EXPORT, &x);
-	ASSERT_GE(dma, 0);
+	ASSERT_GE(dma, has_dmabuf(self->consumer) ? 0 : -ENOTTY);
 	close(self->consumer);
 	self->consumer = -1;
 	EXPECT_EQ(unload(), -EWOULDBLOCK); /* the producer's end */
@@ -306,8 +306,10 @@ TEST_F(ring, unload_refused)
 	EXPECT_EQ(unload(), -EWOULDBLOCK); /* a mapping */
 	munmap(p, PAGE);
 	usleep(100000);
-	EXPECT_EQ(unload(), -EWOULDBLOCK); /* a dma-buf */
-	close(dma);
+	if (dma >= 0) {
+		EXPECT_EQ(unload(), -EWOULDBLOCK); /* a dma-buf */
+		close(dma);
+	}
 }
 
 TEST_HARNESS_MAIN

@@ -236,7 +236,8 @@ TEST(random_sequences)
 	}
 	for (int i = 0; i < DO_COUNT; i++) {
 		TH_LOG("%s worked %d times", names[i], done[i]);
-		EXPECT_GT(done[i], 0);
+		if (i != DO_EXPORT || !may_lack_dmabuf())
+			EXPECT_GT(done[i], 0);
 	}
 	for (int i = 0; i < 8; i++) {
 		if (mapped[i])

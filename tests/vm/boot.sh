@@ -4,6 +4,8 @@
 # root, and takes the results apart: DIR/run/NAME prints what NAME printed in the machine and ends as
 # it ended, so that tests/harness can run it. Exits 0 when the machine came to its end.
 #   VM_SECONDS=150  longer is a failure
+#   VM_LOG=quiet    or loglevel=8: the kernel's messages on DIR/console
+# cx16=off: qemu 7.2 sets wrong flags after cmpxchg16b, and kernels from 6.5 on use it to allocate.
 set -euo pipefail
 dir=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,10 +18,10 @@ chmod 755 "$guest/init"
 rm -f "$dir"/{console,results}
 start=$SECONDS
 set +e
-timeout -k 5 "${VM_SECONDS:-150}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max -smp 2 -m 512 \
+timeout -k 5 "${VM_SECONDS:-150}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 512 \
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console" -serial "file:$dir/results" \
 	-device isa-debug-exit,iobase=0xf4,iosize=0x04 -kernel "$dir/kernel/vmlinuz" -initrd "$dir/initrd" \
-	-append "console=ttyS0 quiet panic=-1 oops=panic rdinit=/init ${VM_APPEND:-}" </dev/null
+	-append "console=ttyS0 ${VM_LOG:-quiet} panic=-1 oops=panic rdinit=/init ${VM_APPEND:-}" </dev/null
 code=$?
 set -e
 rm -rf "$dir/run"

@@ -59,7 +59,7 @@ for _ in $(seq 100); do [ -S "$socket" ] && break; sleep .05; done
 rm -f "$dir"/{console,results}.database
 start=$SECONDS
 set +e
-timeout -k 5 "${VM_SECONDS:-200}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max -smp 2 -m 1024 \
+timeout -k 5 "${VM_SECONDS:-200}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 1024 \
 	-object memory-backend-memfd,id=mem,size=1024M,share=on -numa node,memdev=mem \
 	-chardev "socket,id=fs,path=$socket" -device vhost-user-fs-pci,chardev=fs,tag=host \
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console.database" \

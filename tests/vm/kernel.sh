@@ -6,6 +6,7 @@
 #   kernel.sh DIR        afterwards: DIR/kernel/{vmlinuz,modules,headers,release}
 #   kernel.sh DIR source adds DIR/source/{scripts,kselftest} out of linux-source (135 MB)
 # KERNEL_META=linux-image-cloud-amd64  another flavour
+# KERNEL_SUITE=                        another release of Debian (bullseye, bookworm-backports)
 set -euo pipefail
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
@@ -13,16 +14,23 @@ what=${2:-kernel}
 meta=${KERNEL_META:-linux-image-cloud-amd64}
 pool=$dir/pool
 
-private_apt() {
-	apt-get -o Dir::State="$dir/apt/state" -o Dir::Cache="$dir/apt/cache" -o Dir::State::status=/var/lib/dpkg/status \
-		-o Debug::NoLocking=1 -o APT::Sandbox::User=root -o Acquire::Languages=none "$@"
-}
-private_cache() {
-	apt-cache -o Dir::State="$dir/apt/state" -o Dir::Cache="$dir/apt/cache" -o Dir::State::status=/var/lib/dpkg/status "$@"
-}
+options=(-o Dir::State="$dir/apt/state" -o Dir::Cache="$dir/apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User=root
+	-o Acquire::Languages=none)
+if [ -n "${KERNEL_SUITE:-}" ]; then
+	# nothing installed counts there, or the newer packages of this system would be preferred
+	touch "$dir/status"
+	options+=(-o Dir::Etc::sourcelist="$dir/apt/sources" -o Dir::Etc::sourceparts=- -o Dir::State::status="$dir/status")
+else
+	options+=(-o Dir::State::status=/var/lib/dpkg/status)
+fi
+private_apt() { apt-get "${options[@]}" "$@"; }
+private_cache() { apt-cache "${options[@]}" "$@"; }
+# the mirror is the one that this system uses
+mirror() { apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -E '/debian/?$' | head -1; }
 update() {
 	[ -e "$dir/apt/done" ] && return
 	mkdir -p "$dir/apt/state/lists/partial" "$dir/apt/cache/archives/partial"
+	[ -z "${KERNEL_SUITE:-}" ] || echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) $KERNEL_SUITE main" >"$dir/apt/sources"
 	private_apt update -qq
 	touch "$dir/apt/done"
 }
@@ -69,6 +77,9 @@ fetch_kernel() {
 	sed -i "s,/usr/src/,$dir/kernel/root/usr/src/,g" "$dir/kernel/root/usr/src/$headers/Makefile"
 	[ -e "$dir/kernel/root/usr/src/$headers/scripts/Makefile.build" ] ||
 		ln -sfn "$(ls -d "$dir"/kernel/root/usr/lib/linux-kbuild-*/scripts)" "$dir/kernel/root/usr/src/$headers/scripts"
+	# built with the compiler that is here; Debian names its own version
+	command -v "gcc-$(sed -n 's/.*gcc-\([0-9]*\).*/\1/p' "$dir/kernel/root/usr/src/$headers/.kernelvariables" | head -1)" >/dev/null ||
+		sed -i 's/gcc-[0-9]*/gcc/' "$dir/kernel/root/usr/src/$headers/.kernelvariables"
 	ln -s "root/usr/src/$headers" "$dir/kernel/headers"
 	ln -s "root/boot/vmlinuz-$release" "$dir/kernel/vmlinuz"
 	ln -s "root/lib/modules/$release" "$dir/kernel/modules"

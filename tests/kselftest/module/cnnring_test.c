@@ -8,7 +8,6 @@
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
 #include <linux/err.h>
-#include <linux/highmem.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -27,11 +26,53 @@ struct tester {
 	struct dma_buf *dmabuf;
 	struct dma_buf_attachment *attachment;
 	struct sg_table *table;
+#ifdef cnnring_map
 	struct cnnring_map map;
+#else
+	void *map;
+#endif
 	bool mapped;
 };
 
 static struct platform_device *tester_device;
+
+#if !IS_ENABLED(CONFIG_DMA_SHARED_BUFFER)
+static void *tester_address(struct tester *t)
+{
+	return NULL;
+}
+#elif defined(cnnring_map)
+static int tester_vmap(struct tester *t)
+{
+	return dma_buf_vmap(t->dmabuf, &t->map);
+}
+
+static void tester_vunmap(struct tester *t)
+{
+	dma_buf_vunmap(t->dmabuf, &t->map);
+}
+
+static void *tester_address(struct tester *t)
+{
+	return t->map.vaddr;
+}
+#else
+static int tester_vmap(struct tester *t)
+{
+	t->map = dma_buf_vmap(t->dmabuf);
+	return t->map ? 0 : -ENOMEM;
+}
+
+static void tester_vunmap(struct tester *t)
+{
+	dma_buf_vunmap(t->dmabuf, t->map);
+}
+
+static void *tester_address(struct tester *t)
+{
+	return t->map;
+}
+#endif
 
 static int tester_pin(struct tester *t, struct cnnring_test_pin __user *user)
 {
@@ -66,26 +107,26 @@ static int tester_poke(struct tester *t, struct cnnring_test_poke __user *user)
 	if (copy_from_user(&arg, user, sizeof(arg)))
 		return -EFAULT;
 	if (t->mapped && arg.offset < t->dmabuf->size) {
-		at = (u8 *)t->map.vaddr + arg.offset;
+		at = (u8 *)tester_address(t) + arg.offset;
 		arg.old = *at;
 		if (arg.write)
 			*at = arg.value;
 	} else if (arg.offset < (u64)t->n_pages << PAGE_SHIFT) {
-		at = kmap_local_page(t->pages[arg.offset >> PAGE_SHIFT]);
+		at = page_address(t->pages[arg.offset >> PAGE_SHIFT]); /* 64 bit only */
 		arg.old = at[offset_in_page(arg.offset)];
 		if (arg.write)
 			at[offset_in_page(arg.offset)] = arg.value;
-		kunmap_local(at);
 	} else {
 		return -EINVAL;
 	}
 	return copy_to_user(user, &arg, sizeof(arg)) ? -EFAULT : 0;
 }
 
+#if IS_ENABLED(CONFIG_DMA_SHARED_BUFFER)
 static void tester_drop(struct tester *t)
 {
 	if (t->mapped)
-		dma_buf_vunmap(t->dmabuf, &t->map);
+		tester_vunmap(t);
 	t->mapped = false;
 	if (!IS_ERR_OR_NULL(t->table))
 		dma_buf_unmap_attachment(t->attachment, t->table, DMA_BIDIRECTIONAL);
@@ -122,7 +163,7 @@ static int tester_import(struct tester *t, int fd)
 	if (!error)
 		error = dma_buf_end_cpu_access(t->dmabuf, DMA_BIDIRECTIONAL);
 	if (!error)
-		error = dma_buf_vmap(t->dmabuf, &t->map);
+		error = tester_vmap(t);
 	if (error)
 		goto drop;
 	t->mapped = true;
@@ -131,6 +172,16 @@ drop:
 	tester_drop(t);
 	return error;
 }
+#else
+static void tester_drop(struct tester *t)
+{
+}
+
+static int tester_import(struct tester *t, int fd)
+{
+	return -ENOTTY;
+}
+#endif
 
 static long tester_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
