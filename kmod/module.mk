@@ -66,7 +66,7 @@ check-kmod: check-kmod-boot ## the module in booted kernels: kselftests, ring te
 .PHONY: check-kmod-database
 check-kmod-database: check-kmod-build udf-stage $(BUILD)/bin/cnnd
 	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/vm/database.sh $(KMOD); code=$$?; \
-	tests/harness $(KMOD)/run/database && exit $$code
+	tests/harness $(KMOD)/run.database/database && exit $$code
 check-kmod: check-kmod-database
 
 # The same, without the database, on other kernels of Debian.

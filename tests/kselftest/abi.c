@@ -45,11 +45,22 @@ TEST_F(ring, version)
 
 TEST(create_refused)
 {
-	static const uint64_t bad[] = {0, 1, 4096, BYTES / 2, BYTES - 1, BYTES + 1, 3 * BYTES,
-				       (1ull << 30) + 4096, 1ull << 31, 1ull << 32,
-				       (1ull << 32) + BYTES, 1ull << 63, UINT64_MAX};
-	/* the machine has node 0 only */
-	static const uint32_t nodes[] = {1, 63, 64, 1023, 1024, 1u << 16, INT32_MAX, UINT32_MAX - 1};
+	static const uint64_t bad[] = {0,
+				       1,
+				       4096,
+				       BYTES / 2,
+				       BYTES - 1,
+				       BYTES + 1,
+				       3 * BYTES,
+				       (1ull << 30) + 4096,
+				       1ull << 31,
+				       1ull << 32,
+				       (1ull << 32) + BYTES,
+				       1ull << 63,
+				       UINT64_MAX};
+	/* the machine has nodes 0 and 1 */
+	static const uint32_t nodes[] = {2,    63,	 64,	    1023,
+					 1024, 1u << 16, INT32_MAX, UINT32_MAX - 1};
 	struct cnnring_create c;
 	int fd = device();
 
@@ -163,7 +174,8 @@ TEST_F(ring, unknown_calls)
 				break; /* WAKE; DETACH behind it would end the ring */
 		}
 		for (unsigned int n = 9; n < 256; n++)
-			EXPECT_EQ(call(fds[i], _IOWR(CNNRING_IOC_MAGIC, n, uint64_t), space), -ENOTTY);
+			EXPECT_EQ(call(fds[i], _IOWR(CNNRING_IOC_MAGIC, n, uint64_t), space),
+				  -ENOTTY);
 		/* right number, wrong size or direction */
 		EXPECT_EQ(call(fds[i], _IOWR(CNNRING_IOC_MAGIC, 1, uint32_t), space), -ENOTTY);
 		EXPECT_EQ(call(fds[i], _IOWR(CNNRING_IOC_MAGIC, 7, char[200]), space), -ENOTTY);

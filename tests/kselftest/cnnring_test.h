@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cnnring_test.h: what the tests of the module share. They talk to the kernel alone, not through the
- * ring client. Run in a virtual machine of their own (tests/vm/), as root.
+ * cnnring_test.h: what the tests of the module share. They talk to the kernel alone, not through
+ * the ring client. Run in a virtual machine of their own (tests/vm/), as root.
  */
 #ifndef CNNRING_TEST_H
 #define CNNRING_TEST_H
@@ -201,7 +201,9 @@ static inline int send_fd(int via, int fd)
 {
 	char byte = 0, space[CMSG_SPACE(sizeof(int))] = {0};
 	struct iovec v = {&byte, 1};
-	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = space,
+	struct msghdr m = {.msg_iov = &v,
+			   .msg_iovlen = 1,
+			   .msg_control = space,
 			   .msg_controllen = sizeof(space)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
@@ -216,7 +218,9 @@ static inline int receive_fd(int via)
 {
 	char byte, space[CMSG_SPACE(sizeof(int))];
 	struct iovec v = {&byte, 1};
-	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = space,
+	struct msghdr m = {.msg_iov = &v,
+			   .msg_iovlen = 1,
+			   .msg_control = space,
 			   .msg_controllen = sizeof(space)};
 	int fd;
 
@@ -228,8 +232,8 @@ static inline int receive_fd(int via)
 
 #define GONE (POLLIN | POLLHUP | POLLRDHUP)
 
-/* clang-format off */
-FIXTURE(ring) {
+FIXTURE(ring)
+{
 	int consumer, producer;
 };
 
@@ -251,6 +255,5 @@ FIXTURE_TEARDOWN(ring)
 		close(self->producer);
 	EXPECT_TRUE(all_free());
 }
-/* clang-format on */
 
 #endif

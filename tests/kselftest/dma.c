@@ -22,7 +22,8 @@ static int pin(int fd, void *at, unsigned int pages, int write)
 /* the old byte */
 static int poke(int fd, uint64_t offset, int value)
 {
-	struct cnnring_test_poke p = {.offset = offset, .write = value >= 0, .value = (uint8_t)value};
+	struct cnnring_test_poke p = {
+		.offset = offset, .write = value >= 0, .value = (uint8_t)value};
 	int rc = call(fd, CNNRING_TEST_POKE, &p);
 
 	return rc ? rc : p.old;
@@ -115,12 +116,12 @@ static void import(struct __test_metadata *_metadata, uint64_t bytes, uint32_t f
 	EXPECT_TRUE(all_free());
 }
 
-#define NEEDS_DMABUF()                                            \
-	do {                                                      \
-		int fd_ = device(), has_ = has_dmabuf(fd_);       \
-                                                                  \
-		close(fd_);                                       \
-		if (!has_ && may_lack_dmabuf())                   \
+#define NEEDS_DMABUF()                                              \
+	do {                                                        \
+		int fd_ = device(), has_ = has_dmabuf(fd_);         \
+                                                                    \
+		close(fd_);                                         \
+		if (!has_ && may_lack_dmabuf())                     \
 			SKIP(return, "this kernel has no dma-buf"); \
 	} while (0)
 

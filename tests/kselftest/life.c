@@ -14,7 +14,8 @@ TEST_F(ring, producer_closes)
 	close(self->producer);
 	self->producer = -1;
 	EXPECT_EQ(events(self->consumer, SOON), GONE);
-	EXPECT_EQ(ack(self->consumer), CNNRING_STATE_PENDING | CNNRING_STATE_PEER | CNNRING_STATE_PEER_GONE);
+	EXPECT_EQ(ack(self->consumer),
+		  CNNRING_STATE_PENDING | CNNRING_STATE_PEER | CNNRING_STATE_PEER_GONE);
 	/* stays, also when the wake-up is taken */
 	EXPECT_EQ(events(self->consumer, 0), POLLHUP | POLLRDHUP);
 	EXPECT_EQ(wake(self->consumer), -EPIPE);

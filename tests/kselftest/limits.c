@@ -14,7 +14,8 @@ static int create_into(int fd, uint64_t bytes, struct cnnring_create *c)
 	return call(fd, CNNRING_IOC_CREATE, c);
 }
 
-FIXTURE(limits) {
+FIXTURE(limits)
+{
 	int fd;
 };
 
@@ -185,7 +186,8 @@ TEST_F(limits, control_group)
 		if (write_text("/tmp/cg/small/cgroup.procs", text))
 			_exit(1);
 		/* an error, not the OOM killer */
-		if (create_into(self->fd, 32 * MB, &c) != -ENOMEM || c.limit != CNNRING_LIMIT_MEMORY)
+		if (create_into(self->fd, 32 * MB, &c) != -ENOMEM ||
+		    c.limit != CNNRING_LIMIT_MEMORY)
 			_exit(2);
 		if (create_into(self->fd, 4 * MB, &c))
 			_exit(3);
@@ -194,6 +196,49 @@ TEST_F(limits, control_group)
 	EXPECT_EQ(ended(pid), 0);
 	rmdir("/tmp/cg/small");
 	umount("/tmp/cg");
+}
+
+/* ---- NUMA: pages per node, out of numa_maps of the only mapping ---- */
+
+static void pages_on(int on[2])
+{
+	FILE *f = fopen("/proc/self/numa_maps", "re");
+	char line[512];
+
+	on[0] = on[1] = 0;
+	while (f && fgets(line, sizeof(line), f)) {
+		for (int n = 0; n < 2 && strstr(line, "file=/dev/cnnring"); n++) {
+			char key[] = " N0=", *at;
+
+			key[2] += n;
+			at = strstr(line, key);
+			on[n] += at ? atoi(at + 4) : 0;
+		}
+	}
+	if (f)
+		fclose(f);
+}
+
+TEST_F(limits, numa_node)
+{
+	for (uint32_t node = 0; node < 2; node++) {
+		struct cnnring_create c = create_arg(MB);
+		int fd = device(), on[2];
+		volatile char *p;
+
+		c.node = node;
+		ASSERT_EQ(call(fd, CNNRING_IOC_CREATE, &c), 0);
+		EXPECT_EQ(query(fd).node, node);
+		p = map(fd, 3, MB / PAGE, PROT_READ);
+		ASSERT_NE(p, NULL);
+		for (uint64_t at = 0; at < MB; at += PAGE)
+			(void)p[at];
+		pages_on(on);
+		EXPECT_EQ(on[node], MB / PAGE);
+		EXPECT_EQ(on[!node], 0);
+		munmap((void *)p, MB);
+		close(fd);
+	}
 }
 
 /* ---- what the shared words do to the statistics, and that they do nothing else ---- */

@@ -144,8 +144,22 @@ TEST(only_one_wins)
 
 /* ---- random calls; each must have worked at least once ---- */
 
-enum { DO_OPEN, DO_CREATE, DO_PEER, DO_WAKE, DO_ACK, DO_DETACH, DO_QUERY, DO_EXPORT, DO_VERSION,
-       DO_MAP, DO_UNMAP, DO_CLOSE, DO_POLL, DO_COUNT };
+enum {
+	DO_OPEN,
+	DO_CREATE,
+	DO_PEER,
+	DO_WAKE,
+	DO_ACK,
+	DO_DETACH,
+	DO_QUERY,
+	DO_EXPORT,
+	DO_VERSION,
+	DO_MAP,
+	DO_UNMAP,
+	DO_CLOSE,
+	DO_POLL,
+	DO_COUNT
+};
 
 static unsigned int seed = 4711;
 
@@ -222,8 +236,9 @@ static int random_call(int what, int *fd, void **mapped)
 
 TEST(random_sequences)
 {
-	static const char *const names[DO_COUNT] = {"open", "create", "peer", "wake", "ack", "detach",
-		"query", "export", "version", "map", "unmap", "close", "poll"};
+	static const char *const names[DO_COUNT] = {"open",   "create", "peer",	  "wake",    "ack",
+						    "detach", "query",	"export", "version", "map",
+						    "unmap",  "close",	"poll"};
 	int fds[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, done[DO_COUNT] = {0};
 	void *mapped[8] = {NULL};
 	const char *turns = getenv("CNNRING_TURNS");

@@ -100,9 +100,11 @@ TEST_F(ring, cannot_grow)
 TEST_F(ring, zero_and_geometry)
 {
 	static const unsigned long pages[][2] = {{1, 1}, {2, 1}, {3, DATA_PAGES}};
-	struct cnnring_geometry *g = map(self->producer, 0, 1, RO), want = {
-		.magic = CNNRING_MAGIC, .version = CNNRING_LAYOUT, .page_bytes = PAGE,
-		.data_bytes = BYTES};
+	struct cnnring_geometry *g = map(self->producer, 0, 1, RO),
+				want = {.magic = CNNRING_MAGIC,
+					.version = CNNRING_LAYOUT,
+					.page_bytes = PAGE,
+					.data_bytes = BYTES};
 	unsigned long bad = 0;
 	char *rest = (char *)(g + 1);
 
@@ -159,8 +161,9 @@ static void flags_of(const char *name, int *n, int *good)
 		} else if (in && !strncmp(line, "VmFlags:", 8)) {
 			in = 0;
 			/* no expand, no copy at fork, no dump, never executable; not IO or PFN */
-			*good += strstr(line, " de") && strstr(line, " dc") && strstr(line, " dd") &&
-				 !strstr(line, " me") && !strstr(line, " io") && !strstr(line, " pf");
+			*good += strstr(line, " de") && strstr(line, " dc") &&
+				 strstr(line, " dd") && !strstr(line, " me") &&
+				 !strstr(line, " io") && !strstr(line, " pf");
 		}
 	}
 	if (f)

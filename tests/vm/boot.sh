@@ -15,16 +15,17 @@ cp "$(command -v busybox)" "$guest/bin/busybox"
 cp "$here/init" "$guest/init"
 chmod 755 "$guest/init"
 (cd "$guest" && find . | cpio -o -H newc --quiet -R 0:0) >"$dir/initrd"
-rm -f "$dir"/{console,results}
+rm -rf "$dir"/{console,results,run}
 start=$SECONDS
 set +e
-timeout -k 5 "${VM_SECONDS:-150}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 512 \
+timeout -k 5 "${VM_SECONDS:-150}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2,sockets=2 -m 512 \
+	-object memory-backend-ram,id=m0,size=256M -object memory-backend-ram,id=m1,size=256M \
+	-numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console" -serial "file:$dir/results" \
 	-device isa-debug-exit,iobase=0xf4,iosize=0x04 -kernel "$dir/kernel/vmlinuz" -initrd "$dir/initrd" \
 	-append "console=ttyS0 ${VM_LOG:-quiet} panic=-1 oops=panic rdinit=/init ${VM_APPEND:-}" </dev/null
 code=$?
 set -e
-rm -rf "$dir/run"
 mkdir -p "$dir/run"
 tr -d '\r' <"$dir/results" | awk -v dir="$dir/run" '
 	/^@@ / { name = $2; file = dir "/." name; printf "" > file; next }

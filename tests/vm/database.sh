@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # database.sh DIR: makes a server on this machine (quicker than in an emulated one), stops it, boots the
-# second test machine on this machine's files, and lets it run there. DIR/run/database as in boot.sh.
+# second test machine on this machine's files, and lets it run there. DIR/run.database/database as in boot.sh.
 set -euo pipefail
 dir=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -56,7 +56,7 @@ echo "$scratch" >"$guest/scratch"
 "$virtiofsd" --socket-path="$socket" -o source=/ -o sandbox=chroot -o cache=always >"$dir/virtiofsd.log" 2>&1 &
 daemon=$!
 for _ in $(seq 100); do [ -S "$socket" ] && break; sleep .05; done
-rm -f "$dir"/{console,results}.database
+rm -rf "$dir"/{console,results,run}.database
 start=$SECONDS
 set +e
 timeout -k 5 "${VM_SECONDS:-200}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 1024 \
@@ -68,11 +68,11 @@ timeout -k 5 "${VM_SECONDS:-200}" qemu-system-x86_64 -M pc -accel tcg,thread=mul
 	-append "console=ttyS0 quiet panic=-1 oops=panic rdinit=/init" </dev/null
 code=$?
 set -e
-mkdir -p "$dir/run"
-tr -d '\r' <"$dir/results.database" | sed '/^@@/d' >"$dir/run/.database"
+mkdir -p "$dir/run.database"
+tr -d '\r' <"$dir/results.database" | sed '/^@@/d' >"$dir/run.database/.database"
 rc=$(tr -d '\r' <"$dir/results.database" | sed -n 's/^@@= //p')
-printf '#!/bin/sh\ncat "$(dirname "$0")/.database"\nexit %d\n' "${rc:-99}" >"$dir/run/database"
-chmod 755 "$dir/run/database"
+printf '#!/bin/sh\ncat "$(dirname "$0")/.database"\nexit %d\n' "${rc:-99}" >"$dir/run.database/database"
+chmod 755 "$dir/run.database/database"
 echo "machine with PostgreSQL: $release, $((SECONDS - start)) s"
 if [ "$code" != 3 ]; then
 	echo "the machine did not come to its end (qemu exit $code); its console:"
