@@ -61,13 +61,15 @@ check-kmod-boot: check-kmod-build
 	tests/vm/boot.sh $(KMOD); code=$$?; \
 	tests/harness $(foreach t,$(KSFT) $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code
 
-check-kmod: check-kmod-boot ## the module in booted kernels: kselftests, ring tests, PostgreSQL with ring = device
+# packages first, in a make of its own: sparse is looked for when the rules are read
+check-kmod: ## the module in booted kernels: kselftests, ring tests, PostgreSQL with ring = device
+	tests/setup/packages.sh kmod
+	$(MAKE) check-kmod-boot check-kmod-database
 
 .PHONY: check-kmod-database
 check-kmod-database: check-kmod-build udf-stage $(BUILD)/bin/cnnd
 	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/vm/database.sh $(KMOD); code=$$?; \
 	tests/harness $(KMOD)/run.database/database && exit $$code
-check-kmod: check-kmod-database
 
 # The same, without the database, on other kernels of Debian.
 KMOD_SUITES ?= bullseye bookworm-backports
@@ -84,4 +86,5 @@ install-kmod: ## sources of the module for dkms, udev rule, cnnring(4); then: dk
 	sed 's/^PACKAGE_VERSION=.*/PACKAGE_VERSION="$(VERSION)"/' kmod/dkms.conf >$(DESTDIR)/usr/src/cnnring-$(VERSION)/dkms.conf
 	install -D -m 644 kmod/60-cnnring.rules $(DESTDIR)/usr/lib/udev/rules.d/60-cnnring.rules
 	install -D -m 644 kmod/cnnring.modules-load $(DESTDIR)/usr/lib/modules-load.d/cnnring.conf
+	install -D -m 644 kmod/uapi/linux/cnnring.h $(DESTDIR)$(PREFIX)/include/linux/cnnring.h
 	install -D -m 644 docs/man/cnnring.4 $(DESTDIR)$(PREFIX)/share/man/man4/cnnring.4
