@@ -139,6 +139,34 @@ TEST(import_large)
 	import(_metadata, 8 << 20, CNNRING_CREATE_HUGE, 4);
 }
 
+/* Twice the machine's memory through imports and pins: nothing is kept. */
+TEST(imported_pages_come_back)
+{
+	NEEDS_DMABUF();
+	for (int i = 0; i < 128; i++) {
+		struct cnnring_create c = create_arg(8 << 20);
+		struct cnnring_export x = {0};
+		int consumer = device(), fd = driver(), pins = driver(), producer, dma;
+		char *p;
+
+		c.flags = i & 1 ? CNNRING_CREATE_HUGE : 0;
+		ASSERT_EQ(call(consumer, CNNRING_IOC_CREATE, &c), 0);
+		producer = peer_fd(consumer);
+		p = map(producer, 3, 2048, PROT_READ | PROT_WRITE);
+		ASSERT_NE(p, NULL);
+		ASSERT_EQ(pin(pins, p + ((i & 127) << 16), 16, 1), 16);
+		dma = call(consumer, CNNRING_IOC_EXPORT, &x);
+		ASSERT_GT(call(fd, CNNRING_TEST_IMPORT, (void *)(long)dma), 0);
+		munmap(p, 8 << 20);
+		close(producer);
+		close(consumer);
+		close(dma);
+		close(fd);
+		close(pins);
+		ASSERT_TRUE(all_free());
+	}
+}
+
 TEST(import_twice)
 {
 	struct cnnring_export x = {0};

@@ -28,6 +28,31 @@ TEST(cycles)
 	EXPECT_TRUE(all_free());
 }
 
+/* Twice the machine's memory, one after the other: what the counters call free must be free. */
+TEST(pages_come_back)
+{
+	for (int i = 0; i < 256; i++) {
+		struct cnnring_create c = create_arg(4 << 20);
+		int fd = device(), peer;
+		volatile char *p;
+
+		c.flags = i & 1 ? CNNRING_CREATE_HUGE : 0;
+		ASSERT_EQ(call(fd, CNNRING_IOC_CREATE, &c), 0)
+		{
+			TH_LOG("ring %d", i);
+		}
+		peer = peer_fd(fd);
+		p = map(peer, 3, (4 << 20) / PAGE, PROT_READ | PROT_WRITE);
+		ASSERT_NE(p, NULL);
+		for (int at = 0; at < 4 << 20; at += 16 * PAGE)
+			p[at] = 1;
+		munmap((void *)p, 4 << 20);
+		close(peer);
+		close(fd);
+		ASSERT_TRUE(all_free());
+	}
+}
+
 TEST(kills)
 {
 	unsigned int seed = 1;
