@@ -13,6 +13,9 @@ dir=$(cd "$1" && pwd)
 what=${2:-kernel}
 meta=${KERNEL_META:-linux-image-cloud-amd64}
 pool=$dir/pool
+# make may start two of us at once, and there is one apt state
+exec 9>"$dir/lock"
+flock 9
 
 options=(-o Dir::State="$dir/apt/state" -o Dir::Cache="$dir/apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User=root
 	-o Acquire::Languages=none)
