@@ -9,6 +9,7 @@
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
+.SECONDARY:
 MAKEFLAGS += --no-builtin-rules
 
 TOP := $(abspath $(dir $(lastword $(MAKEFILE_LIST))))

@@ -33,8 +33,9 @@ check: ## install what is missing, build, run every test that needs no GPU
 check-unit: $(UNIT_BIN) $(foreach l,$(UNIT_LIBS),$(MORE_TESTS_$(l))) ## unit tests of every library
 	tests/harness $^
 
-# The same tests under the sanitizers: everything under ASan and UBSan, what has threads under TSan.
-SAN_THREAD := ring data train
+# The same tests under the sanitizers: everything under ASan and UBSan, what has threads under TSan. Their
+# instrumentation makes gcc's flow warnings guess wrong, so warnings are no errors there.
+SAN_THREAD := ring data train cnnd
 check-san: ## unit tests under ASan+UBSan and TSan
-	$(MAKE) BUILD=$(BUILD)/san-address SAN=address OPT=-O1 check-unit
-	$(MAKE) BUILD=$(BUILD)/san-thread SAN=thread OPT=-O1 $(SAN_THREAD:%=check-unit-%)
+	$(MAKE) BUILD=$(BUILD)/san-address SAN=address OPT=-O1 WERROR= check-unit
+	$(MAKE) BUILD=$(BUILD)/san-thread SAN=thread OPT=-O1 WERROR= $(SAN_THREAD:%=check-unit-%)

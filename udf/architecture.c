@@ -48,7 +48,7 @@ char *architecture_find(struct driver *driver, const char *text, Datum *weights)
 	if (!SPI_processed) /* a name that is built in, or an error that cnnd words */
 		return pstrdup(text);
 	found = sql_text(0, 1);
-	*weights = sql_bytes(0, 2);
+	*weights = sql_bytes_or_null(0, 2);
 	SPI_freetuptable(SPI_tuptable);
 	return found;
 }
@@ -180,17 +180,32 @@ Datum gpu_cnn_load_architecture(PG_FUNCTION_ARGS)
 
 static bytea *export_weights(const struct model *model)
 {
-	bool null;
+	int64 total, at = 0;
+	int parts = model_parts(model, "weights", &total), part;
+	bytea *out;
 
-	sql(SPI_OK_SELECT,
-	    "SELECT string_agg(data::bytea, ''::bytea ORDER BY part) FROM %s WHERE kind::text = "
-	    "'weights'",
-	    model->weights);
-	sql_get(0, 1, &null);
-	if (null)
+	if (!parts)
 		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
 				errmsg("model \"%s\" holds no weights", model->name)));
-	return (bytea *)DatumGetPointer(sql_bytes(0, 1));
+	if (total > (int64)(MaxAllocSize - VARHDRSZ))
+		ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("the weights have " INT64_FORMAT " bytes, more than a value holds",
+				total),
+			 errhint("Read them in parts from %s.", model->weights)));
+	out = palloc(VARHDRSZ + (size_t)total);
+	for (part = 0; part < parts; part++) {
+		bytea *b = (bytea *)DatumGetPointer(model_part(model, "weights", part, parts));
+		int64 n = (int64)VARSIZE_ANY_EXHDR(b);
+
+		if (n > total - at)
+			elog(ERROR, "the weights changed while they were read");
+		memcpy(VARDATA(out) + at, VARDATA_ANY(b), (size_t)n);
+		at += n;
+		pfree(b);
+	}
+	SET_VARSIZE(out, VARHDRSZ + at);
+	return out;
 }
 
 SQL_FUNCTION(gpu_cnn_export);

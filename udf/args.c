@@ -10,16 +10,10 @@
 
 #include <math.h>
 
-/* Arguments that cnnd does not need to know; SQL's keywords force another name on one. */
+/* Arguments that cnnd does not need to know. */
 static const char *const coordinator_only[] = {
 	"source",    "dependent",  "independent",   "validation_source", "id_column",
 	"on_exists", "warm_start", "sample_weight", "queue_timeout",	 NULL};
-
-static const char *spec_name(const char *name)
-{
-	/* normalize and precision are words of SQL's grammar */
-	return strcmp(name, "normalization") ? name : "normalize";
-}
 
 void arguments_read(FunctionCallInfo fcinfo, struct arguments *out)
 {
@@ -93,6 +87,14 @@ bool arguments_number(const struct arguments *args, const char *name, double *ou
 	return true;
 }
 
+bool arguments_flag(const struct arguments *args, const char *name, bool otherwise)
+{
+	FunctionCallInfo fcinfo = args->fcinfo;
+	int i = find(args, name);
+
+	return PG_ARGISNULL(i) ? otherwise : PG_GETARG_BOOL(i);
+}
+
 void json_text(StringInfo out, const char *s)
 {
 	escape_json(out, s);
@@ -100,8 +102,10 @@ void json_text(StringInfo out, const char *s)
 
 void json_number(StringInfo out, double v)
 {
+	char text[COMPAT_FLOAT8];
+
 	if (isfinite(v))
-		appendStringInfo(out, "%.17g", v);
+		appendStringInfoString(out, compat_float8(v, text));
 	else
 		appendStringInfoString(out, "null");
 }
@@ -165,7 +169,7 @@ char *arguments_spec(const struct arguments *args, const char *architecture)
 			continue;
 		if (out.len > 1)
 			appendStringInfoChar(&out, ',');
-		json_text(&out, spec_name(args->name[i]));
+		json_text(&out, args->name[i]);
 		appendStringInfoChar(&out, ':');
 		add_value(args, i, &out);
 	}

@@ -23,6 +23,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
+#include "parser/parse_func.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -34,6 +35,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/plancache.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -58,6 +60,7 @@
 #endif
 #if PG_VERSION_NUM >= 120000
 #include "access/table.h"
+#include "common/shortest_dec.h"
 #include "utils/float.h"
 #else
 #include "access/heapam.h"
@@ -103,7 +106,7 @@
 #define false ((bool)0)
 #endif
 
-#ifndef TupleDescAttr
+#if PG_VERSION_NUM < 110000 && !defined(TupleDescAttr)
 #define TupleDescAttr(desc, i) ((desc)->attrs[i])
 #endif
 #ifndef PG_INT64_MAX
@@ -135,6 +138,13 @@
 #else
 #define COMPAT_SEGMENTS 1
 #define COMPAT_SEGINDEX 0
+#endif
+
+/* A statement that runs where it cannot start others: on a segment. */
+#ifdef GP_VERSION_NUM
+#define compat_on_segment() (Gp_role == GP_ROLE_EXECUTE)
+#else
+#define compat_on_segment() false
 #endif
 
 /* ---- waiting ---- */
@@ -286,6 +296,23 @@ static inline MemoryContext compat_context(MemoryContext parent, const char *nam
 #endif
 }
 
+/* Calls f(arg) when the context goes. Before 9.5 nothing tells: then the end of the statement that
+ * the client sent has to do. */
+static inline void compat_on_reset(MemoryContext context, void (*f)(void *), void *arg)
+{
+#if PG_VERSION_NUM >= 90500
+	MemoryContextCallback *c = MemoryContextAllocZero(context, sizeof(*c));
+
+	c->func = f;
+	c->arg = arg;
+	MemoryContextRegisterResetCallback(context, c);
+#else
+	(void)context;
+	(void)f;
+	(void)arg;
+#endif
+}
+
 /* ---- TOAST ---- */
 
 /* Is the value stored out of line and not compressed, so that slices of it can be had? Bytes of it
@@ -313,6 +340,26 @@ static inline bool compat_external(Datum value, int64 *bytes)
 static inline struct varlena *compat_slice(Datum value, int32 offset, int32 bytes)
 {
 	return PG_DETOAST_DATUM_SLICE(value, offset, bytes);
+}
+
+/* ---- numbers ---- */
+
+#define COMPAT_FLOAT8 32
+
+/* The shortest text that reads back as the same number, as the server writes it from 12 on unless
+ * extra_float_digits says otherwise. The value is finite. */
+static inline const char *compat_float8(double v, char text[COMPAT_FLOAT8])
+{
+#if PG_VERSION_NUM >= 120000
+	double_to_shortest_decimal_buf(v, text);
+#else
+	int digits = 15;
+
+	do
+		snprintf(text, COMPAT_FLOAT8, "%.*g", digits, v);
+	while (digits++ < 17 && strtod(text, NULL) != v);
+#endif
+	return text;
 }
 
 /* ---- custom settings ---- */

@@ -78,6 +78,16 @@ struct daemon *daemon_find(uint64 serial)
 	return NULL;
 }
 
+bool daemon_trains(void)
+{
+	struct daemon *d;
+
+	for (d = open_daemons; d; d = d->next)
+		if (d->training)
+			return true;
+	return false;
+}
+
 /* Not via the wait loop: this runs in aborts. The frame fits into an idle socket's buffer; if it
  * does not get through, the end of the connection says the same. */
 static void send_end(struct daemon *d)
@@ -124,6 +134,19 @@ static void count_fds(struct daemon *d, int n)
 }
 
 /* ---- connecting ---- */
+
+/* The words for a daemon that is gone or silent; name: what was waited for. */
+static int lost(struct err *err, int code, const char *name)
+{
+	if (code == -ETIMEDOUT)
+		err_set(err, ERR_LOST, code, "cnnd gave no sign of life for %d s (%s)",
+			CTL_SILENCE_MS / 1000, name);
+	else
+		err_set(err, ERR_LOST, code, "lost the connection to cnnd (%s)", name);
+	err_hint(err, "cnnd may have been stopped or killed; its log says why. The database is "
+		      "not affected.");
+	return code;
+}
 
 static int daemon_uid(unsigned int *uid, struct err *err)
 {
@@ -178,7 +201,7 @@ static int hello(struct daemon *d, const char *role, struct ctl_msg *reply, stru
 	m.u.hello.database = str_of(database ? database : "");
 	rc = ctl_send(d->conn, &m, NULL, 0);
 	if (rc)
-		return err_set(err, ERR_LOST, rc, "cannot write to cnnd: %s", strerror(-rc));
+		return lost(err, rc, "hello");
 	d->heard = wait_now();
 	rc = daemon_wait(d, reply, NULL, NULL, "hello", err);
 	if (!rc && reply->type != CTL_HELLO_OK)
@@ -267,20 +290,11 @@ void daemon_send(struct daemon *d, const struct ctl_msg *msg, const char *name)
 		return;
 	if (rc == -EPIPE || rc == -ECONNRESET)
 		daemon_poll(d, name); /* the daemon may have said why */
-	err_set(&err, ERR_LOST, rc, "cannot write to cnnd (%s): %s", name, strerror(-rc));
-	daemon_raise(&err);
-}
-
-static int lost(struct err *err, int code, const char *name)
-{
-	if (code == -ETIMEDOUT)
-		err_set(err, ERR_LOST, code, "cnnd gave no sign of life for %d s (%s)",
-			CTL_SILENCE_MS / 1000, name);
+	if (rc == -EINVAL || rc == -ENOMEM || rc == -ENOBUFS)
+		err_set(&err, ERR_LIMIT, rc, "cannot send %s to cnnd: %s", name, strerror(-rc));
 	else
-		err_set(err, ERR_LOST, code, "lost the connection to cnnd (%s)", name);
-	err_hint(err, "cnnd may have been stopped or killed; its log says why. The database is "
-		      "not affected.");
-	return code;
+		lost(&err, rc, name);
+	daemon_raise(&err);
 }
 
 /* One look at the socket: 1 a frame that is no heartbeat, 0 nothing yet, or -errno with err. An

@@ -17,11 +17,18 @@ void driver_start(FunctionCallInfo fcinfo, struct driver *driver)
 	char token[JOB_TOKEN + 1];
 	Oid nsp = get_func_namespace(fcinfo->flinfo->fn_oid);
 
+	if (compat_on_segment())
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				errmsg("%s cannot run on a segment",
+				       get_func_name(fcinfo->flinfo->fn_oid)),
+				errhint("CREATE TABLE AS and INSERT run it there; call it by "
+					"SELECT alone.")));
 	memset(driver, 0, sizeof(*driver));
 	driver->outer = CurrentMemoryContext;
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	driver->schema = pstrdup(quote_identifier(get_namespace_name(nsp)));
+	driver->schema_name = get_namespace_name(nsp);
+	driver->schema = pstrdup(quote_identifier(driver->schema_name));
 	driver->caller_path = pstrdup(namespace_search_path);
 	driver->nest = NewGUCNestLevel();
 	compat_set_config("search_path", PINNED_PATH);
@@ -106,9 +113,9 @@ static void end_all(struct driver *driver)
 	SPI_freetuptable(SPI_tuptable);
 }
 
-/* One try. NULL: admitted everywhere; else why not. */
+/* One try. NULL: admitted everywhere; else why not, and then *some: admitted somewhere. */
 static char *begin_all(struct driver *driver, enum ctl_job_kind kind, int64 start_us,
-		       const char *spec)
+		       const char *spec, bool *some)
 {
 	struct args args;
 	char *reason = NULL;
@@ -125,9 +132,13 @@ static char *begin_all(struct driver *driver, enum ctl_job_kind kind, int64 star
 	if (SPI_processed != (uint64)COMPAT_SEGMENTS)
 		elog(ERROR, "%d segments, but " UINT64_FORMAT " answers to begin", COMPAT_SEGMENTS,
 		     (uint64)SPI_processed);
-	for (i = 0; i < SPI_processed && !reason; i++)
-		if (!sql_int(i, BEGIN_ADMITTED))
+	*some = false;
+	for (i = 0; i < SPI_processed; i++) {
+		if (sql_int(i, BEGIN_ADMITTED))
+			*some = true;
+		else if (!reason)
 			reason = sql_text(i, BEGIN_REASON);
+	}
 	if (!reason) {
 		driver->speakers = find_speakers();
 		for (i = 0; i < SPI_processed; i++) {
@@ -170,15 +181,26 @@ void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spe
 		  double queue_timeout)
 {
 	int64 start_us = clock_us(), give_up = wait_now() + (int64)(queue_timeout * 1000);
-	bool first = true;
+	bool first = true, some;
 	char *reason;
 
+	/* within the source of the other, say: it would wait for itself */
+	if (kind == CTL_TRAIN && daemon_trains())
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+				errmsg("gpu_cnn_train is running in this session already"),
+				errhint("A training cannot run within another one; run it before, "
+					"in a statement of its own.")));
 	driver->watch = daemon_open();
+	driver->watch->training = kind == CTL_TRAIN;
 	driver->watch->job = driver->job;
 	driver->watch->end_on_abort = true;
-	while ((reason = begin_all(driver, kind, start_us, spec))) {
-		end_all(driver);
-		if (wait_now() >= give_up)
+	while ((reason = begin_all(driver, kind, start_us, spec, &some))) {
+		bool over = wait_now() >= give_up;
+
+		/* an end to a daemon that is busy gives one's turn up */
+		if (some || over)
+			end_all(driver);
+		if (over)
 			ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
 					errmsg("cnnd did not admit the job within %g s: %s",
 					       queue_timeout, reason),
@@ -208,6 +230,34 @@ static void read_counts(struct fed *fed)
 	fed->bad = v[2];
 	fed->bytes = v[3];
 	fed->feeders = (int)v[4];
+	if (fed->rows != fed->held + fed->bad)
+		ereport(ERROR, (errcode(ERRCODE_PROTOCOL_VIOLATION),
+				errmsg(INT64_FORMAT " rows were fed, but cnnd holds " INT64_FORMAT
+						    " and left out " INT64_FORMAT,
+				       fed->rows, fed->held, fed->bad)));
+}
+
+/*
+ * The aggregate takes arguments of any type, so that a function of the same name and with the exact
+ * types, made by whoever may create in the extension's schema, would be called instead of it, with
+ * the job's secret.
+ */
+static void check_feed(struct driver *driver, SPIPlanPtr plan)
+{
+	Oid types[6] = {TEXTOID, INT4OID, ANYOID, ANYOID, ANYOID, ANYOID};
+	List *name = list_make2(makeString(driver->schema_name), makeString("gpu_cnn_feed"));
+	CachedPlanSource *source = (CachedPlanSource *)linitial(SPI_plan_get_plan_sources(plan));
+	Query *query = (Query *)linitial(source->query_list);
+	TargetEntry *entry = (TargetEntry *)linitial(query->targetList);
+
+	if (!IsA(entry->expr, Aggref) ||
+	    ((Aggref *)entry->expr)->aggfnoid != LookupFuncName(name, 6, types, false))
+		ereport(ERROR,
+			(errcode(ERRCODE_AMBIGUOUS_FUNCTION),
+			 errmsg("schema %s holds another function gpu_cnn_feed, which would be "
+				"called instead",
+				driver->schema),
+			 errhint("Drop it, and let nobody create functions in that schema.")));
 }
 
 void driver_feed(struct driver *driver, enum row_set set, const struct source *source,
@@ -234,6 +284,7 @@ void driver_feed(struct driver *driver, enum row_set set, const struct source *s
 	plan = SPI_prepare_cursor(text, 2, types, CURSOR_OPT_PARALLEL_OK);
 	if (!plan)
 		elog(ERROR, "cannot prepare \"%s\": %s", text, SPI_result_code_string(SPI_result));
+	check_feed(driver, plan);
 	rc = SPI_execute_snapshot(plan, values, NULL, driver->snapshot, InvalidSnapshot, true,
 				  false, 0);
 	if (rc != SPI_OK_SELECT)

@@ -52,16 +52,13 @@ static void wait_room(struct feed *f, uint32 n, int64 since)
 
 	if (now - d->looked >= WAIT_SLICE_MS)
 		daemon_poll(d, "feed");
-	if (now - Max(since, d->heard) >= CTL_SILENCE_MS && now - since >= CTL_SILENCE_MS) {
+	if (now - Max(since, d->heard) >= CTL_SILENCE_MS || now - since >= STALL_MS) {
 		struct err err = {0};
 
-		if (d->heard < since || now - since >= STALL_MS) {
-			err_set(&err, ERR_LOST, -ETIMEDOUT,
-				"cnnd has taken no rows for %d s (ring full)",
-				(int)((now - since) / 1000));
-			err_hint(&err, "cnnd may have been stopped; its log says why.");
-			daemon_raise(&err);
-		}
+		err_set(&err, ERR_LOST, -ETIMEDOUT, "cnnd has taken no rows for %d s (ring full)",
+			(int)((now - since) / 1000));
+		err_hint(&err, "cnnd may have been stopped; its log says why.");
+		daemon_raise(&err);
 	}
 	rc = ring_wait_prepare(d->ring, n);
 	if (rc)

@@ -57,6 +57,7 @@ struct daemon {
 	int64 heard;	   /* when the last frame came, or a request was sent */
 	int64 looked;	   /* when the socket was last looked at */
 	bool end_on_abort; /* the job ends with this connection */
+	bool training;	   /* that job is one */
 	struct job job;
 	struct ctl_heartbeat beat; /* the last one; its strings are not kept */
 	struct agree_block block;  /* malloc'd memory, freed with the connection: driver.c */
@@ -67,6 +68,8 @@ void daemon_init(void); /* once, at load */
 struct daemon *daemon_open(void);
 /* The same for another role, whose rights the caller has been found to have. */
 struct daemon *daemon_open_as(const char *role);
+/* Does this session hold a training? */
+bool daemon_trains(void);
 /* The open connection of that number; NULL: it is closed. */
 struct daemon *daemon_find(uint64 serial);
 /* The same, and copies of what HELLO_OK said; build and ring are palloc'd. */
@@ -214,7 +217,8 @@ struct fed {
 };
 
 struct driver {
-	char *schema;	   /* of the extension, quoted */
+	char *schema_name; /* of the extension */
+	char *schema;	   /* the same, quoted */
 	char *caller_path; /* search_path of the caller */
 	int nest;
 	struct job job;
@@ -278,6 +282,7 @@ double sql_double(uint64 row, int column);
 char *sql_text(uint64 row, int column); /* NULL: null */
 /* Copies of by-reference values for the time after the next statement. */
 Datum sql_bytes(uint64 row, int column);
+Datum sql_bytes_or_null(uint64 row, int column); /* 0: null */
 
 /* ---- args.c: arguments by name ---- */
 
@@ -293,6 +298,7 @@ void arguments_read(FunctionCallInfo fcinfo, struct arguments *out);
 char *arguments_text(const struct arguments *args, const char *name);
 char *arguments_wanted(const struct arguments *args, const char *name);
 bool arguments_number(const struct arguments *args, const char *name, double *out);
+bool arguments_flag(const struct arguments *args, const char *name, bool otherwise);
 /* The spec of a job: a JSON object of the arguments that are not NULL, less those that only the
  * coordinator uses; architecture replaces the argument of that name, NULL leaves it out. */
 char *arguments_spec(const struct arguments *args, const char *architecture);
@@ -300,7 +306,7 @@ void json_text(StringInfo out, const char *s);
 /* NaN and infinities become null. */
 void json_number(StringInfo out, double v);
 
-/* ---- model.c: the tables of a model ---- */
+/* ---- model.c: making the tables of a model; stored.c: reading them ---- */
 
 #define MODEL_FORMAT 1
 
@@ -316,7 +322,13 @@ struct model {
 void model_claim(struct driver *driver, const char *name, const char *on_exists, struct model *out);
 /* Creates its tables; where they replace others, those are dropped first. */
 void model_create(const struct model *model);
-/* A model that is there. */
+/* Names of the tables; stored.c has them for both. */
+void model_parse_name(const char *text, struct model *model);
+void model_set_names(struct model *model);
+bool model_table_exists(const struct model *model, const char *suffix, Oid *oid);
+/* Do these look like tables that this extension made? */
+bool model_looks_like(const struct model *model);
+/* A model that is there; its columns have the right types. */
 void model_find(struct driver *driver, const char *name, struct model *out);
 
 struct model_summary {
@@ -327,12 +339,21 @@ struct model_summary {
 	Datum classes; /* text[], 0: none */
 	int n_classes, outputs;
 	bytea *agreed;
+	/* of the agreed block */
+	int n_labels;
+	uint32 labels, block_outputs, n_channels, normalize;
+	double normalizing_const, *mul, *add;
 };
 
 void model_read(const struct model *model, struct model_summary *out);
 /* Stores all parts of a kind under a name; returns bytes. */
 int64 model_store(struct driver *driver, const struct model *model, enum ctl_kind kind,
 		  const char *name);
+/* Raises unless MODEL_history is a table as gpu_cnn makes it. */
+void model_check_history(const struct model *model);
+/* Parts stored under a name, and their bytes; each of them. Both raise where one is not whole. */
+int model_parts(const struct model *model, const char *name, int64 *total);
+Datum model_part(const struct model *model, const char *name, int part, int parts);
 /* Sends all parts stored under a name to the daemons; false: there are none. */
 bool model_send(struct driver *driver, const struct model *model, const char *name,
 		enum ctl_kind kind);

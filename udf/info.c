@@ -65,7 +65,15 @@ static bool may_see(struct ctl_str role)
 	       (OidIsValid(oid) && has_privs_of_role(GetUserId(), oid));
 }
 
-static void add_job(struct rows *rows, const struct ctl_job *r, bool own)
+/* An administrator sees every job, but not every job is his. */
+static bool is_own(struct ctl_str role)
+{
+	Oid oid = role.n ? get_role_oid(cstring_of(role), true) : InvalidOid;
+
+	return OidIsValid(oid) && is_member_of_role_nosuper(GetUserId(), oid);
+}
+
+static void add_job(struct rows *rows, const struct ctl_job *r, bool visible)
 {
 	static const char *const kinds[] = {"training", "prediction", "evaluation"};
 	Datum v[17];
@@ -89,8 +97,8 @@ static void add_job(struct rows *rows, const struct ctl_job *r, bool own)
 	v[13] = text_datum(r->wait, &null[13]);
 	v[14] = text_datum(r->device, &null[14]);
 	v[15] = Int64GetDatum((int64)r->memory);
-	v[16] = BoolGetDatum(own);
-	if (!own) { /* somebody else's: that a device is busy, and how much memory it takes */
+	v[16] = BoolGetDatum(visible && is_own(r->role));
+	if (!visible) { /* somebody else's: that a device is busy, and how much memory it takes */
 		for (i = 0; i <= 13; i++)
 			null[i] = true;
 		null[5] = false;
@@ -203,12 +211,11 @@ Datum gpu_cnn_history(PG_FUNCTION_ARGS)
 	rows_begin(fcinfo, &rows);
 	driver_start(fcinfo, &driver);
 	model_find(&driver, text_to_cstring(PG_GETARG_TEXT_PP(0)), &model);
+	model_check_history(&model);
 	sql(SPI_OK_SELECT,
-	    /* the casts: whoever made that table, the rows are of our types */
-	    "SELECT epoch::integer, loss::float8, validation_loss::float8, metric_name::text, "
-	    "metric::float8, validation_metric::float8, metrics::json, learning_rate::float8, "
-	    "steps::bigint, rows::bigint, seconds_train::float8, seconds_merge::float8, "
-	    "seconds_evaluate::float8, note::text FROM %s ORDER BY 1",
+	    "SELECT epoch, loss, validation_loss, metric_name, metric, validation_metric, metrics, "
+	    "learning_rate, steps, rows, seconds_train, seconds_merge, seconds_evaluate, note FROM "
+	    "%s ORDER BY 1",
 	    model.history);
 	for (i = 0; i < SPI_processed; i++)
 		tuplestore_puttuple(rows.store, SPI_tuptable->vals[i]);

@@ -176,7 +176,8 @@ static void store_values(struct prediction *p)
 	args_add(&args, TEXTOID, p->driver.token, false);
 	args_add(&args, INT4ARRAYOID, PointerGetDatum(p->driver.speakers), false);
 	sql_args(SPI_OK_INSERT, &args,
-		 "INSERT INTO %s SELECT id::%s, vector%s FROM %s.gpu_cnn_collect($1, $2, 0, 0, 0)",
+		 "INSERT INTO %s SELECT id::%s, vector%s FROM %s.gpu_cnn_collect($1, $2, 0, 0, "
+		 "0::float8)",
 		 p->output, p->id_type, one ? "[1]::float8" : "", p->driver.schema);
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * predict_one.c: gpu_cnn_predict(model, x): the scalar form. The model is loaded into a job of its
- * own at the first row and stays for the statement: the watch connection belongs to the statement's
- * resource owner, whose end closes it and so ends the job.
+ * own at the first row and stays for the query. The watch connection, whose end ends the job, goes
+ * with the query's memory, also where a function runs many queries; after an error with its
+ * resource owner.
  */
 #include "gpu_cnn.h"
 
@@ -73,6 +74,16 @@ static void open_model(FunctionCallInfo fcinfo, struct scalar *s)
 	driver_finish(&driver);
 }
 
+/* The query has ended, or asks another model now. After an error the connection is gone already. */
+static void end_job(void *arg)
+{
+	struct scalar *s = arg;
+	struct daemon *d = daemon_find(s->serial);
+
+	if (d)
+		daemon_close(d);
+}
+
 static struct scalar *scalar_open(FunctionCallInfo fcinfo, const char *model)
 {
 	struct scalar *s = fcinfo->flinfo->fn_extra;
@@ -81,16 +92,14 @@ static struct scalar *scalar_open(FunctionCallInfo fcinfo, const char *model)
 	if (s && !strcmp(s->model, model) && daemon_find(s->serial))
 		return s;
 	if (s) {
-		struct daemon *old = daemon_find(s->serial);
-
 		fcinfo->flinfo->fn_extra = NULL;
-		if (old)
-			daemon_close(old); /* the watch's end ends the job */
+		end_job(s);
 		MemoryContextDelete(s->context);
 	}
 	context = compat_context(fcinfo->flinfo->fn_mcxt, "gpu_cnn predict");
 	s = MemoryContextAllocZero(context, sizeof(*s));
 	s->context = context;
+	compat_on_reset(context, end_job, s);
 	s->model = MemoryContextStrdup(context, model);
 	column_open(get_fn_expr_argtype(fcinfo->flinfo, 1), true, "an image", &s->x);
 	open_model(fcinfo, s);

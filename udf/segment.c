@@ -55,6 +55,10 @@ Datum gpu_cnn_begin(PG_FUNCTION_ARGS)
 	call_open(fcinfo, &c.rows, &c.job, 1);
 	spec = text_to_cstring(PG_GETARG_TEXT_PP(4));
 	spec = pg_server_to_any(spec, (int)strlen(spec), PG_UTF8);
+	if (strlen(spec) > ctl_max_length(CTL_BEGIN) - 4096)
+		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				errmsg("architecture and arguments have %zu bytes, at most %u",
+				       strlen(spec), ctl_max_length(CTL_BEGIN) - 4096)));
 	d = daemon_open();
 	daemon_message(&m, CTL_BEGIN, &c.job);
 	m.u.begin.kind = (uint8)PG_GETARG_INT32(1);

@@ -274,13 +274,29 @@ static void ambiguous(const struct source *s, const char *argument, int n, const
 			 all_columns(s))));
 }
 
-static int only_image(const struct source *s, const int *skip, int n_skip)
+/* Arrays are labels only where nothing else is. */
+static int labels(const struct source *s, const int *skip, int n_skip, int *found, StringInfo list)
 {
-	StringInfoData list;
-	int found = 0, n;
+	int n = candidates(s, false, false, skip, n_skip, found, list);
+
+	return n ? n : candidates(s, false, true, skip, n_skip, found, list);
+}
+
+/* Where several columns could be the image, one that is the only possible label is none of them;
+ * that is never the primary key (key: its number or 0). */
+static int only_image(const struct source *s, const int skip[3], bool want_y, int key)
+{
+	int taken[4] = {skip[0], skip[1], skip[2], key}, found = 0, label, n;
+	StringInfoData list, ignored;
 
 	initStringInfo(&list);
-	n = candidates(s, true, false, skip, n_skip, &found, &list);
+	initStringInfo(&ignored);
+	n = candidates(s, true, false, skip, 3, &found, &list);
+	if (n > 1 && want_y && labels(s, taken, 4, &label, &ignored) == 1) {
+		taken[3] = label;
+		resetStringInfo(&list);
+		n = candidates(s, true, false, taken, 4, &found, &list);
+	}
 	if (n != 1)
 		ambiguous(s, "independent", n, list.data);
 	return found;
@@ -292,9 +308,7 @@ static int only_label(const struct source *s, const int *skip, int n_skip)
 	int found = 0, n;
 
 	initStringInfo(&list);
-	n = candidates(s, false, false, skip, n_skip, &found, &list);
-	if (!n)
-		n = candidates(s, false, true, skip, n_skip, &found, &list);
+	n = labels(s, skip, n_skip, &found, &list);
 	if (n != 1)
 		ambiguous(s, "dependent", n, list.data);
 	return found;
@@ -343,11 +357,11 @@ void source_columns(const struct source *s, const char *independent, const char 
 	skip[0] = out->id;
 	skip[1] = out->weight;
 	skip[2] = out->y;
-	out->x =
-		independent ? source_column(s, independent, "independent") : only_image(s, skip, 3);
 	/* a label is hardly ever the primary key, unless it is named */
-	skip[3] = out->x;
-	skip[4] = s->key ? find_column(s, s->key) : 0;
+	skip[3] = s->key ? find_column(s, s->key) : 0;
+	out->x = independent ? source_column(s, independent, "independent")
+			     : only_image(s, skip, want_y && !out->y, skip[3]);
+	skip[4] = out->x;
 	if (want_y && !out->y)
 		out->y = only_label(s, skip, 5);
 	if (out->x == out->y)

@@ -124,11 +124,17 @@ char *sql_text(uint64 row, int column)
 	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
 }
 
-Datum sql_bytes(uint64 row, int column)
+Datum sql_bytes_or_null(uint64 row, int column)
 {
 	bool null;
 	Datum d = sql_get(row, column, &null);
 
 	check_type(column, BYTEAOID);
 	return null ? (Datum)0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(d));
+}
+
+Datum sql_bytes(uint64 row, int column)
+{
+	present(row, column);
+	return sql_bytes_or_null(row, column);
 }

@@ -4,30 +4,9 @@
  * store, end (docs/architecture.md, "A training run"). Everything happens in the caller's
  * transaction: an error leaves nothing behind.
  */
-#include "gpu_cnn.h"
+#include "training.h"
 
 #include <math.h>
-
-struct training {
-	struct driver driver;
-	struct arguments args;
-	struct model model;
-	struct source source, validation;
-	struct columns columns, validation_columns;
-	bool has_validation;
-	char *architecture, *spec;
-	Datum start_weights; /* from the table of architectures, 0: none */
-	struct fed fed, validation_fed;
-	struct agree_block *agreed;
-	Datum agreed_blob;
-	struct ctl_apply_ok apply;
-
-	/* of the run */
-	struct ctl_run_row last;
-	char *metrics; /* JSON of the last row */
-	bool has_best, restore;
-	double seconds_feed, seconds_train, seconds_merge, seconds_evaluate, seconds_store;
-};
 
 /* ---- before the job ---- */
 
@@ -44,6 +23,8 @@ static void check_arguments(struct training *t)
 	source_columns(&t->source, arguments_text(&t->args, "independent"),
 		       arguments_text(&t->args, "dependent"), arguments_text(&t->args, "id_column"),
 		       arguments_text(&t->args, "sample_weight"), true, &t->columns);
+	warm_start_find(t);
+	t->cache = arguments_flag(&t->args, "cache", true);
 	t->spec = arguments_spec(&t->args, t->architecture);
 }
 
@@ -74,7 +55,7 @@ static void check_validation(struct training *t)
 
 /* ---- the job ---- */
 
-static void feed(struct training *t)
+void training_feed(struct training *t)
 {
 	double start = wait_seconds();
 
@@ -82,158 +63,33 @@ static void feed(struct training *t)
 	if (t->has_validation)
 		driver_feed(&t->driver, ROW_VALIDATION, &t->validation, &t->validation_columns,
 			    &t->validation_fed);
+	t->seconds_feed += wait_seconds() - start;
+}
+
+static void check_validation_rows(const struct training *t)
+{
+	if (t->has_validation && !t->agreed->rows[ROW_VALIDATION])
+		ereport(WARNING, (errmsg("nothing is validated: validation_source has no usable "
+					 "row")));
+}
+
+static void feed(struct training *t)
+{
+	double start;
+
+	training_feed(t);
+	start = wait_seconds();
 	driver_agree(&t->driver, &t->agreed, &t->agreed_blob);
+	check_validation_rows(t);
+	warm_start_agree(t);
 	driver_apply(&t->driver, t->agreed_blob, &t->apply);
-	t->seconds_feed = wait_seconds() - start;
+	t->seconds_feed += wait_seconds() - start;
 	if (t->agreed->bad[ROW_TRAIN] + t->agreed->bad[ROW_VALIDATION])
 		ereport(NOTICE,
 			(errmsg(UINT64_FORMAT " of " UINT64_FORMAT " rows were left out",
 				t->agreed->bad[ROW_TRAIN] + t->agreed->bad[ROW_VALIDATION],
 				t->agreed->sent[ROW_TRAIN] + t->agreed->sent[ROW_VALIDATION]),
 			 errhint("%s says which and why.", t->model.bad_rows)));
-}
-
-static char *parameter_text(const char *json, const char *key)
-{
-	struct args args = {0};
-
-	args_text(&args, json);
-	args_text(&args, key);
-	sql_args(SPI_OK_SELECT, &args, "SELECT $1::pg_catalog.json ->> $2");
-	return sql_text(0, 1);
-}
-
-/* Weights of another model, and its optimizer's state where the optimizer is the same. */
-static void warm_start(struct training *t)
-{
-	char *name = arguments_text(&t->args, "warm_start"), *theirs, *ours;
-	struct model other;
-	struct model_summary summary;
-
-	if (!name) {
-		if (t->start_weights)
-			driver_put_bytes(&t->driver, CTL_WEIGHTS,
-					 DatumGetByteaPP(t->start_weights));
-		return;
-	}
-	model_find(&t->driver, name, &other);
-	model_read(&other, &summary);
-	if (!model_send(&t->driver, &other, "weights", CTL_WEIGHTS))
-		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
-				errmsg("model \"%s\" holds no weights", name)));
-	theirs = parameter_text(summary.parameters, "optimizer");
-	ours = parameter_text(t->spec, "optimizer");
-	if (theirs && ours && !strcmp(theirs, ours))
-		model_send(&t->driver, &other, "optimizer", CTL_OPTIMIZER);
-	if (summary.n_classes && (uint32)summary.n_classes != t->agreed->n_labels)
-		ereport(WARNING, (errmsg("model \"%s\" knows %d classes, the rows have %u", name,
-					 summary.n_classes, t->agreed->n_labels)));
-}
-
-/* ---- run ---- */
-
-static void args_number(struct args *args, double v)
-{
-	args_add(args, FLOAT8OID, Float8GetDatum(v), isnan(v));
-}
-
-static void insert_history(struct training *t)
-{
-	const struct ctl_run_row *r = &t->last;
-	struct args args = {0};
-	bool one = r->metrics > 0;
-
-	t->metrics = driver_metrics(r, true);
-	args_add(&args, INT4OID, Int32GetDatum((int32)r->epoch), false);
-	args_number(&args, r->lr);
-	args_add(&args, INT8OID, Int64GetDatum((int64)r->steps), false);
-	args_add(&args, INT8OID, Int64GetDatum((int64)r->rows), false);
-	args_number(&args, r->loss);
-	args_number(&args, r->validation_loss);
-	args_text(&args, one ? r->metric[0].name : NULL);
-	args_number(&args, one ? r->metric[0].train : NAN);
-	args_number(&args, one ? r->metric[0].validation : NAN);
-	args_text(&args, t->metrics);
-	args_number(&args, r->seconds_train);
-	args_number(&args, r->seconds_merge);
-	args_number(&args, r->seconds_evaluate);
-	args_text(&args, r->note.n ? r->note.p : NULL);
-	sql_args(SPI_OK_INSERT, &args,
-		 "INSERT INTO %s VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::pg_catalog.json, "
-		 "$11, $12, $13, $14)",
-		 t->model.history);
-}
-
-static void show_figure(StringInfo s, const char *prefix, const char *name, double v)
-{
-	if (!isnan(v))
-		appendStringInfo(s, fabs(v) < 1e6 ? "%s %s%s %.4f" : "%s %s%s %.4g",
-				 strchr(s->data, ':') ? "," : ":", prefix, name, v);
-}
-
-static void show_iteration(struct training *t, uint32 epochs)
-{
-	const struct ctl_run_row *r = &t->last;
-	StringInfoData s;
-	double seconds = r->seconds_train + r->seconds_merge;
-	uint32 i;
-
-	initStringInfo(&s);
-	appendStringInfo(&s, "epoch %u/%u", r->epoch, epochs);
-	show_figure(&s, "", "loss", r->loss);
-	for (i = 0; i < r->metrics; i++)
-		show_figure(&s, "", r->metric[i].name, r->metric[i].train);
-	show_figure(&s, "val_", "loss", r->validation_loss);
-	for (i = 0; i < r->metrics; i++)
-		show_figure(&s, "val_", r->metric[i].name, r->metric[i].validation);
-	if (seconds > 0)
-		appendStringInfo(&s, " (%.0f images/s)", (double)r->rows / seconds);
-	if (r->note.n)
-		appendStringInfo(&s, "; %s", r->note.p);
-	if (r->flags & CTL_ROW_NAN)
-		ereport(WARNING, (errmsg("training stopped: %s", r->note.n ? r->note.p : "NaN")));
-	else
-		ereport(NOTICE, (errmsg("%s", s.data)));
-}
-
-/* The coordinator's decisions: when to keep a copy, when to stop, which weights to take. */
-static void run(struct training *t)
-{
-	double number;
-	uint32 epochs = arguments_number(&t->args, "epochs", &number) ? (uint32)number : 10;
-	uint32 every = arguments_number(&t->args, "evaluate_every", &number) ? (uint32)number : 1;
-	uint32 done = 0, flags = 0;
-	double lr_factor = 1;
-	bool improved = false;
-	MemoryContext context = compat_context(CurrentMemoryContext, "gpu_cnn iteration");
-	MemoryContext old = MemoryContextSwitchTo(context);
-
-	while (done < epochs) {
-		uint32 count = Min(every, epochs - done);
-
-		MemoryContextReset(context);
-		driver_run(&t->driver, done, count, lr_factor, flags, &t->last);
-		insert_history(t);
-		show_iteration(t, epochs);
-		t->seconds_train += t->last.seconds_train;
-		t->seconds_merge += t->last.seconds_merge;
-		t->seconds_evaluate += t->last.seconds_evaluate;
-		t->has_best = t->has_best || (flags & CTL_RUN_SNAPSHOT);
-		improved = (t->last.flags & CTL_ROW_IMPROVED) != 0;
-		flags = improved ? CTL_RUN_SNAPSHOT : 0;
-		lr_factor = t->last.lr_factor;
-		if (t->last.epoch <= done && !(t->last.flags & (CTL_ROW_STOPPED | CTL_ROW_NAN)))
-			elog(ERROR, "cnnd ran no epoch");
-		done = t->last.epoch;
-		if (t->last.flags & (CTL_ROW_STOPPED | CTL_ROW_NAN | CTL_ROW_FINISH))
-			break;
-	}
-	t->metrics = MemoryContextStrdup(old, t->metrics);
-	t->last.note = ctl_str("", 0);
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
-	/* when the last iteration was the best one, its weights are the ones that are there */
-	t->restore = (t->last.flags & CTL_ROW_RESTORE) && t->has_best && !improved;
 }
 
 /* ---- store ---- */
@@ -328,11 +184,11 @@ static void insert_summary(struct training *t)
 	args_add(&args, INT8OID, Int64GetDatum((int64)t->apply.parameters), false);
 	args_add(&args, INT8OID, Int64GetDatum((int64)b->rows[ROW_TRAIN]), false);
 	args_add(&args, INT8OID, Int64GetDatum((int64)b->bad[ROW_TRAIN]), false);
-	args_add(&args, INT4OID, Int32GetDatum((int32)t->last.epoch), false);
+	args_add(&args, INT4OID, Int32GetDatum((int32)t->epochs), false);
 	args_add(&args, INT4OID, Int32GetDatum((int32)t->apply.batch_size), false);
-	args_number(&args, t->last.loss);
-	args_number(&args, t->last.validation_loss);
-	args_text(&args, t->metrics);
+	args_number(&args, t->kept.loss);
+	args_number(&args, t->kept.validation_loss);
+	args_text(&args, t->kept.metrics);
 	args_add(&args, BYTEAOID, t->agreed_blob, false);
 	sql_args(
 		SPI_OK_INSERT, &args,
@@ -377,19 +233,19 @@ static Datum result(FunctionCallInfo fcinfo, const struct training *t, int64 row
 	v[n++] = Int64GetDatum(rows);
 	v[n++] = Int64GetDatum(skipped);
 	v[n++] = Int32GetDatum(0); /* lost hosts */
-	v[n++] = Int32GetDatum((int32)t->last.epoch);
+	v[n++] = Int32GetDatum((int32)t->epochs);
 	v[n++] = Float8GetDatum(t->apply.effective_batch);
-	null[n] = isnan(t->last.loss);
-	v[n++] = Float8GetDatum(t->last.loss);
-	null[n] = isnan(t->last.validation_loss);
-	v[n++] = Float8GetDatum(t->last.validation_loss);
-	v[n++] = CStringGetTextDatum(t->metrics);
+	null[n] = isnan(t->kept.loss);
+	v[n++] = Float8GetDatum(t->kept.loss);
+	null[n] = isnan(t->kept.validation_loss);
+	v[n++] = Float8GetDatum(t->kept.validation_loss);
+	v[n++] = CStringGetTextDatum(t->kept.metrics);
 	v[n++] = Int32GetDatum(t->fed.feeders + t->validation_fed.feeders);
-	v[n++] = Float8GetDatum(t->seconds_feed);
-	v[n++] = Float8GetDatum(t->seconds_train);
-	v[n++] = Float8GetDatum(t->seconds_merge);
-	v[n++] = Float8GetDatum(t->seconds_evaluate);
-	v[n++] = Float8GetDatum(t->seconds_store);
+	v[n++] = Float8GetDatum(milliseconds(t->seconds_feed));
+	v[n++] = Float8GetDatum(milliseconds(t->seconds_train));
+	v[n++] = Float8GetDatum(milliseconds(t->seconds_merge));
+	v[n++] = Float8GetDatum(milliseconds(t->seconds_evaluate));
+	v[n++] = Float8GetDatum(milliseconds(t->seconds_store));
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), v, null));
 }
 
@@ -411,16 +267,16 @@ Datum gpu_cnn_train(PG_FUNCTION_ARGS)
 		model_create(&t.model);
 	driver_begin(&t.driver, CTL_TRAIN, t.spec, queue_timeout);
 	feed(&t);
-	warm_start(&t);
+	warm_start_put(&t);
 	if (t.model.replace)
 		model_create(&t.model);
-	run(&t);
+	training_run(&t);
 	store(&t);
 	rows = (int64)(t.agreed->rows[ROW_TRAIN]);
 	skipped = (int64)(t.agreed->bad[ROW_TRAIN]);
 	driver_end(&t.driver);
 	t.model.weights = MemoryContextStrdup(t.driver.outer, t.model.weights);
-	t.metrics = MemoryContextStrdup(t.driver.outer, t.metrics);
+	t.kept.metrics = MemoryContextStrdup(t.driver.outer, t.kept.metrics);
 	driver_finish(&t.driver);
 	return result(fcinfo, &t, rows, skipped);
 }

@@ -163,13 +163,13 @@ static int weights_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t r
 {
 	const struct conv *s = op->state;
 	uint64_t count = dnn_md_bytes(&s->sum_md) / sizeof(float);
-	uint32_t cout = s->node->out.c;
+	uint32_t cout = s->node->out.c, begin = row;
 	float *sum = w->sum + s->sum, *sum_bias = w->sum + s->sum_bias;
 	int rc = 0;
 
 	while (n && !rc) {
 		const struct conv_size *z = conv_fit(s, n);
-		bool first = row == w->row0;
+		bool first = w->first && row == begin;
 		float *dk = first ? sum : w->scratch + s->temp;
 		float *db = first ? sum_bias : dk + (count + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
 		void *const handle[CONV_MEMORIES] = {
@@ -462,9 +462,11 @@ void conv_backward(struct lower *l, uint32_t node)
 	}
 	g = lower_masked(l, node);
 	if (s->want_weights) {
+		int32_t x = norm_again(l, n->in[0]);
+
 		op = lower_op(l, n, CPU_ROWS, weights_run);
 		op->state = s;
-		lower_use(l, op, 0, lower_value(l, n->in[0]));
+		lower_use(l, op, 0, x);
 		lower_use(l, op, 1, g);
 		if (lower_trainable(l, n, 0)) {
 			struct cpu_reduce *r = lower_reduce(l, n->tensor[0], 0, 0);

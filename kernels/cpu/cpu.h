@@ -53,6 +53,7 @@ struct cpu_worker {
 	uint32_t index, count; /* worker, workers */
 	uint32_t row0, row1;   /* its rows of the batch */
 	uint32_t chunk;	       /* first row of the chunk, where local buffers begin */
+	bool first;	       /* the first chunk of the phase: sums are set, not added to */
 	float *local;	       /* local buffers, chunk rows each */
 	float *sum;	       /* sums over the worker's rows, batch-norm values */
 	float *scratch;	       /* within one call of an op */
@@ -91,6 +92,8 @@ struct cpu_phase {
 	enum cpu_mode mode;
 	uint32_t chunk; /* rows; CPU_ROWS */
 	bool barrier;	/* before it */
+	bool reverse; /* last rows first: what the phase before it ended with is still in the cache
+		       */
 	uint32_t epoch; /* barriers before its ops */
 };
 

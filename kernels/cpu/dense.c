@@ -57,11 +57,10 @@ static int weights_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t r
 {
 	const struct dense *s = op->state;
 	const float *dy = cpu_at(w, op->buf[1], row);
-	bool first = row == w->row0;
 
-	cpu_loops_of(w)->columns(w->sum + s->sum_bias, dy, s->places * n, s->out, !first);
+	cpu_loops_of(w)->columns(w->sum + s->sum_bias, dy, s->places * n, s->out, !w->first);
 	return sgemm('T', 'N', s->in, s->out, s->places * n, cpu_at(w, op->buf[0], row), s->in, dy,
-		     s->out, first ? 0.0f : 1.0f, w->sum + s->sum, s->out);
+		     s->out, w->first ? 0.0f : 1.0f, w->sum + s->sum, s->out);
 }
 
 /* Large kernel: the worker's block of features over all rows, into the arena. */
@@ -89,7 +88,7 @@ static int bias_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t row,
 	const struct dense *s = op->state;
 
 	cpu_loops_of(w)->columns(w->sum + s->sum_bias, cpu_at(w, op->buf[0], row), s->places * n,
-				 s->out, row != w->row0);
+				 s->out, !w->first);
 	return 0;
 }
 

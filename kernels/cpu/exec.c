@@ -53,13 +53,20 @@ static void run_ops(struct cpu_worker *w, const struct cpu_phase *f, uint32_t ro
 
 static void run_phase(struct cpu_worker *w, const struct cpu_phase *f)
 {
+	uint32_t chunks;
+
+	w->first = true;
 	for (uint32_t i = f->first; i < f->first + f->count; i++)
 		if (w->plan->op[i].enter)
 			worker_error(w, w->plan->op[i].enter(&w->plan->op[i], w));
 	switch (f->mode) {
 	case CPU_ROWS:
-		for (uint32_t row = w->row0; row < w->row1; row += f->chunk) {
+		chunks = (w->row1 - w->row0 + f->chunk - 1) / f->chunk;
+		for (uint32_t k = 0; k < chunks; k++) {
+			uint32_t row = w->row0 + (f->reverse ? chunks - 1 - k : k) * f->chunk;
+
 			w->chunk = row;
+			w->first = k == 0;
 			run_ops(w, f, row, w->row1 - row < f->chunk ? w->row1 - row : f->chunk);
 		}
 		break;

@@ -53,9 +53,10 @@ struct cpu_loops {
 			  const float *k3, bool relu, bool add);
 	/* index (may be NULL): place of the first maximum in its window */
 	void (*max_pool)(float *y, uint8_t *index, const float *x, const struct loops_pool *p);
-	/* dx += gradient of max_pool; relu: only where y > 0 */
+	/* dx += gradient of max_pool; relu: only where y > 0; set: dx = it, where every pixel is in
+	 * exactly one window */
 	void (*max_pool_back)(float *dx, const float *g, const uint8_t *index, const float *y,
-			      const struct loops_pool *p, bool relu);
+			      const struct loops_pool *p, bool relu, bool set);
 	/* v = momentum * v - lr * g; w += v, nesterov: w += momentum * v - lr * g */
 	void (*momentum)(float *w, float *v, const float *g, size_t n, float momentum, float lr,
 			 bool nesterov);
@@ -69,7 +70,8 @@ extern const struct cpu_loops cpu_loops_avx2;
 extern const struct cpu_loops cpu_loops_avx512;
 #endif
 
-/* The best that this processor runs. */
-const struct cpu_loops *cpu_loops_best(void);
+/* The best that this processor runs; isa (NULL: any): "plain", "avx2" or "avx512", not more than
+ * that. */
+const struct cpu_loops *cpu_loops_best(const char *isa);
 
 #endif

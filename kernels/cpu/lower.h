@@ -90,6 +90,9 @@ int32_t lower_masked(struct lower *l, uint32_t head);
 void lower_copy_gradient(struct lower *l, const struct backend_node *node, int32_t from,
 			 uint32_t to);
 
+/* Buffer of a value for a reader in backward: made again where that is cheaper than kept. */
+int32_t norm_again(struct lower *l, uint32_t node);
+
 /* The operators: forward and backward of the group that starts at `node`. */
 typedef void (*lower_fn)(struct lower *l, uint32_t node);
 struct lower_operator {

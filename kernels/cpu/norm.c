@@ -53,7 +53,7 @@ static int stats_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t row
 	double *mean = norm_d(w, s->mean), *m2 = norm_d(w, s->m2), m = (double)(s->pixels * n);
 
 	cpu_loops_of(w)->norm_stats(x, s->pixels * n, s->c, a, b);
-	if (row == w->row0)
+	if (w->first)
 		*count = 0;
 	for (uint32_t k = 0; k < s->c; k++) {
 		double mean_b = x[k] + a[k] / m, m2_b = b[k] - a[k] * (a[k] / m);
@@ -214,6 +214,28 @@ void norm_forward(struct lower *l, uint32_t node)
 	op->share_of = 1;
 }
 
+/*
+ * The value of a batch norm + ReLU once more, for a reader in backward: computing it from x, which
+ * backward reads anyway, costs less than keeping it for the whole batch.
+ */
+int32_t norm_again(struct lower *l, uint32_t node)
+{
+	uint32_t v = l->alias[node], head = l->head[v];
+	const struct backend_node *n = lower_node(l, head);
+	int32_t to;
+	struct cpu_op *op;
+
+	if (n->op != BACKEND_BATCHNORM || l->add[head] || l->uses[v] != 1)
+		return lower_value(l, node);
+	to = lower_buffer(l, backend_shape_count(n->out));
+	op = lower_op(l, n, CPU_ROWS, apply_run);
+	op->state = l->saved[head];
+	op->relu = v != head;
+	lower_use(l, op, 1, lower_value(l, n->in[0]));
+	lower_use(l, op, 0, to);
+	return to;
+}
+
 /* ---- backward ---------------------------------------------------------------------------- */
 
 /* operands: masked gradient (or -1), gradient, x, y of the group (or -1) */
@@ -223,14 +245,13 @@ static int sums_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t row,
 	struct loops_norm values = norm_values(s, w);
 	double *a = norm_d(w, s->part), *b = a + s->c;
 	double *sg = norm_d(w, s->sg), *sq = norm_d(w, s->sq);
-	bool first = row == w->row0;
 
 	cpu_loops_of(w)->norm_sums(cpu_operand(op, w, 0, row), cpu_at(w, op->buf[1], row),
 				   cpu_at(w, op->buf[2], row), cpu_operand(op, w, 3, row),
 				   s->pixels * n, s->c, &values, op->relu, a, b);
 	for (uint32_t k = 0; k < s->c; k++) {
-		sg[k] = (first ? 0 : sg[k]) + a[k];
-		sq[k] = (first ? 0 : sq[k]) + b[k];
+		sg[k] = (w->first ? 0 : sg[k]) + a[k];
+		sq[k] = (w->first ? 0 : sq[k]) + b[k];
 	}
 	return 0;
 }

@@ -72,6 +72,7 @@ static int plan_phases(struct cpu_plan *p)
 	for (uint32_t i = 0; i < p->n_ops; i++) {
 		struct cpu_phase *f = p->n_phases ? &p->phase[p->n_phases - 1] : NULL;
 		bool barrier = needs_barrier(p, i, since);
+		bool reverse = f && !f->reverse;
 
 		if (barrier) {
 			p->epochs++;
@@ -82,6 +83,7 @@ static int plan_phases(struct cpu_plan *p)
 			*f = (struct cpu_phase){.first = i,
 						.mode = p->op[i].mode,
 						.barrier = barrier,
+						.reverse = reverse,
 						.epoch = p->epochs};
 		}
 		f->count++;

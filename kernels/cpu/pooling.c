@@ -9,7 +9,8 @@
 
 struct pooling {
 	struct loops_pool p;
-	bool wide; /* index of 4 bytes */
+	bool wide;  /* index of 4 bytes */
+	bool tiled; /* every pixel is in exactly one window */
 };
 
 /* The taps of output (oy, ox) that lie inside the image. */
@@ -86,11 +87,13 @@ static int max_back_run(const struct cpu_op *op, struct cpu_worker *w, uint32_t 
 		const float *dy = cpu_at(w, op->buf[1], i), *index = cpu_at(w, op->buf[2], i);
 		const float *y = cpu_operand(op, w, 3, i);
 
-		if (!op->accumulate)
+		bool set = s->tiled && !s->wide && !op->accumulate;
+
+		if (!op->accumulate && !set)
 			memset(dx, 0, w->plan->buffer[op->buf[0]].row * sizeof(float));
 		if (!s->wide) {
 			cpu_loops_of(w)->max_pool_back(dx, dy, (const uint8_t *)index, y, &s->p,
-						       op->relu);
+						       op->relu, set);
 			continue;
 		}
 		for (uint64_t o = 0; o < count; o++)
@@ -217,6 +220,8 @@ static void pool_state(struct lower *l, uint32_t node)
 		.pad_left = global ? 0 : n->window.pad_left,
 	};
 	s->wide = (uint64_t)s->p.kh * s->p.kw > 255;
+	s->tiled = s->p.kh == s->p.stride_h && s->p.kw == s->p.stride_w && !s->p.pad_top &&
+		   !s->p.pad_left && s->p.kh * s->p.out_h == in.h && s->p.kw * s->p.out_w == in.w;
 }
 
 static void max_forward(struct lower *l, uint32_t node)

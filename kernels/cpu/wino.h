@@ -4,8 +4,10 @@
  * channels in multiples of 16: a quarter of the multiplications of the direct sum, at the price of
  * an error of some 1e-5 of the largest value. The three products of training are the same 36 small
  * matrix products between transforms:
- *   forward   y = A^T [(G w G^T) . (B^T x B)] A     backward to x: the same with w mirrored
+ *   forward   y = A^T [(G w G^T) . (B^T x B)] A
  *   weights   dw = G^T [sum over tiles (B^T x B) . (A dy A^T)] G
+ *   data      dx = sum over tiles B [(G w G^T) . (A dy A^T)] B^T
+ * the two of backward being the adjoints of the first, so that they share A dy A^T.
  * Planes of 36 are apart by a cache line more than they need, so that they do not meet in one set.
  */
 #ifndef CPU_WINO_H
@@ -32,8 +34,8 @@ struct wino_tiles {
 };
 
 struct wino_loops {
-	/* u (36, ci, co) of the kernel w (3, 3, c, k): ci = c, co = k; mirrored: ci = k, co = c */
-	void (*kernel)(float *u, const float *w, uint32_t c, uint32_t k, bool mirrored);
+	/* u (36, c, k), or transposed (36, k, c), of the kernel w (3, 3, c, k) */
+	void (*kernel)(float *u, const float *w, uint32_t c, uint32_t k, bool transposed);
 	/* v (36, tiles, c), planes `plane` floats apart: B^T x B of each tile's 6x6 pixels */
 	void (*input)(float *v, size_t plane, const float *x, const struct wino_image *image,
 		      const struct wino_tiles *tiles);
@@ -41,9 +43,12 @@ struct wino_loops {
 	 */
 	void (*multiply)(float *m, size_t m_plane, const float *v, size_t v_plane, const float *u,
 			 uint32_t tiles, uint32_t c, uint32_t k);
-	/* y = A^T m A [+ bias] [relu], or y += it */
+	/* y = A^T m A [+ bias] [relu] */
 	void (*output)(float *y, const float *m, size_t plane, const struct wino_image *image,
-		       const struct wino_tiles *tiles, const float *bias, bool relu, bool add);
+		       const struct wino_tiles *tiles, const float *bias, bool relu);
+	/* dx += B m B^T: patches of 6x6 pixels that overlap */
+	void (*output_back)(float *dx, const float *m, size_t plane, const struct wino_image *image,
+			    const struct wino_tiles *tiles);
 	/* z (36, tiles, k) = A dy A^T */
 	void (*gradient)(float *z, size_t plane, const float *dy, const struct wino_image *image,
 			 const struct wino_tiles *tiles);

@@ -61,6 +61,21 @@ INLINE void transform_gradient(const __m512 y[4], __m512 o[6])
 	o[5] = y[3];
 }
 
+/* o = B m, 6 -> 6 */
+INLINE void transform_back(const __m512 m[6], __m512 o[6])
+{
+	const __m512 two = SET(2), four = SET(4), five = SET(5);
+	__m512 s = ADD(m[1], m[2]), d = SUB(m[1], m[2]);
+	__m512 p = ADD(m[3], m[4]), q = SUB(m[3], m[4]);
+
+	o[0] = _mm512_mul_ps(four, m[0]);
+	o[1] = FNMA(two, q, _mm512_mul_ps(four, SUB(m[5], d)));
+	o[2] = FNMA(five, m[0], FNMA(four, s, SUB(_mm512_setzero_ps(), p)));
+	o[3] = FNMA(five, m[5], FMA(two, q, d));
+	o[4] = ADD(m[0], ADD(s, p));
+	o[5] = m[5];
+}
+
 /* ---- kernels ----------------------------------------------------------------------------- */
 
 static const float wino_g[6][3] = {
@@ -90,23 +105,22 @@ INLINE void kernel_planes(float *u, size_t stride, const __m512 w[9])
 	}
 }
 
-static void wino_kernel(float *u, const float *w, uint32_t c, uint32_t k, bool mirrored)
+static void wino_kernel(float *u, const float *w, uint32_t c, uint32_t k, bool transposed)
 {
 	const __m512i lane = _mm512_mullo_epi32(
 		_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
 		_mm512_set1_epi32((int)k));
-	uint32_t ci = mirrored ? k : c, co = mirrored ? c : k;
+	uint32_t ci = transposed ? k : c, co = transposed ? c : k;
 	size_t stride = (size_t)c * k;
 	__m512 tap[9];
 
 	for (uint32_t i = 0; i < ci; i++)
 		for (uint32_t o = 0; o < co; o += 16) {
 			for (uint32_t t = 0; t < 9; t++)
-				tap[t] = mirrored ? _mm512_i32gather_ps(lane,
-									w + (8 - t) * stride +
-										(size_t)o * k + i,
-									4)
-						  : LOAD(w + t * stride + (size_t)i * k + o);
+				tap[t] = transposed ? _mm512_i32gather_ps(
+							      lane,
+							      w + t * stride + (size_t)o * k + i, 4)
+						    : LOAD(w + t * stride + (size_t)i * k + o);
 			kernel_planes(u + (size_t)i * co + o, stride, tap);
 		}
 }
@@ -247,11 +261,9 @@ static void wino_gradient(float *z, size_t plane, const float *dy, const struct 
 	}
 }
 
-/* 4x4 pixels of 16 channels from the 36 planes at m. */
-INLINE void tile_out(const float *m, size_t plane, __m512 y[4][4])
+/* Columns of m's 36 planes through A^T: r[i][j]. */
+INLINE void columns_out(const float *m, size_t plane, __m512 r[4][6])
 {
-	__m512 r[4][6];
-
 #pragma GCC unroll 6
 	for (int j = 0; j < 6; j++) {
 		__m512 d[6], o[4];
@@ -264,13 +276,10 @@ INLINE void tile_out(const float *m, size_t plane, __m512 y[4][4])
 		for (int i = 0; i < 4; i++)
 			r[i][j] = o[i];
 	}
-#pragma GCC unroll 4
-	for (int i = 0; i < 4; i++)
-		transform_out(r[i], y[i]);
 }
 
 static void wino_output(float *y, const float *m, size_t plane, const struct wino_image *s,
-			const struct wino_tiles *tiles, const float *bias, bool relu, bool add)
+			const struct wino_tiles *tiles, const float *bias, bool relu)
 {
 	/* max with the first operand zero keeps NaN of the second */
 	const __m512 zero = _mm512_setzero_ps(), low = relu ? zero : SET(-__builtin_inff());
@@ -280,21 +289,72 @@ static void wino_output(float *y, const float *m, size_t plane, const struct win
 		uint32_t top = tile / tiles->tw * WINO_TILE, left = tile % tiles->tw * WINO_TILE;
 
 		for (uint32_t k = 0; k < s->c; k += 16) {
-			__m512 o[4][4], b = bias ? LOAD(bias + k) : zero;
-			uint32_t rows = s->h - top < 4 ? s->h - top : 4;
-			uint32_t columns = s->w - left < 4 ? s->w - left : 4;
+			float *to = y + ((size_t)top * s->w + left) * s->c + k;
+			__m512 r[4][6], b = bias ? LOAD(bias + k) : zero;
 
-			tile_out(m + (size_t)t * s->c + k, plane, o);
-			for (uint32_t i = 0; i < rows; i++) {
-				float *to = y + ((size_t)(top + i) * s->w + left) * s->c + k;
+			columns_out(m + (size_t)t * s->c + k, plane, r);
+#pragma GCC unroll 4
+			for (uint32_t i = 0; i < 4; i++, to += (size_t)s->w * s->c) {
+				__m512 o[4];
 
-				for (uint32_t j = 0; j < columns; j++, to += s->c) {
-					__m512 value = ADD(o[i][j], b);
+				if (top + i >= s->h)
+					break;
+				transform_out(r[i], o);
+#pragma GCC unroll 4
+				for (uint32_t j = 0; j < 4; j++)
+					if (left + j < s->w)
+						STORE(to + j * s->c,
+						      _mm512_max_ps(low, ADD(o[j], b)));
+			}
+		}
+	}
+}
 
-					if (add)
-						value = ADD(value, LOAD(to));
-					STORE(to, _mm512_max_ps(low, value));
-				}
+/* Columns of m's 36 planes through B: r[i][j], row by row ready for the second transform. */
+INLINE void columns_back(const float *m, size_t plane, __m512 r[6][6])
+{
+#pragma GCC unroll 6
+	for (int j = 0; j < 6; j++) {
+		__m512 d[6], column[6];
+
+#pragma GCC unroll 6
+		for (int i = 0; i < 6; i++)
+			d[i] = LOAD(m + (size_t)(i * 6 + j) * plane);
+		transform_back(d, column);
+#pragma GCC unroll 6
+		for (int i = 0; i < 6; i++)
+			r[i][j] = column[i];
+	}
+}
+
+static void wino_output_back(float *dx, const float *m, size_t plane, const struct wino_image *s,
+			     const struct wino_tiles *tiles)
+{
+	const ptrdiff_t pixel = s->c, line = (ptrdiff_t)s->w * pixel;
+
+	for (uint32_t t = 0; t < tiles->n; t++) {
+		uint32_t tile = tiles->first + t;
+		int32_t top = (int32_t)(tile / tiles->tw * WINO_TILE) - s->pad_top;
+		int32_t left = (int32_t)(tile % tiles->tw * WINO_TILE) - s->pad_left;
+
+		for (uint32_t k = 0; k < s->c; k += 16) {
+			float *at = dx + top * line + left * pixel + k;
+			__m512 r[6][6];
+
+			columns_back(m + (size_t)t * s->c + k, plane, r);
+#pragma GCC unroll 6
+			for (int y = 0; y < 6; y++) {
+				float *to = at + y * line;
+				__m512 o[6];
+
+				if (top + y < 0 || top + y >= (int32_t)s->h)
+					continue;
+				transform_back(r[y], o);
+#pragma GCC unroll 6
+				for (int x = 0; x < 6; x++)
+					if (left + x >= 0 && left + x < (int32_t)s->w)
+						STORE(to + x * pixel,
+						      ADD(LOAD(to + x * pixel), o[x]));
 			}
 		}
 	}
@@ -420,6 +480,7 @@ static const struct wino_loops wino_avx512 = {
 	.input = wino_input,
 	.multiply = wino_multiply,
 	.output = wino_output,
+	.output_back = wino_output_back,
 	.gradient = wino_gradient,
 	.weights = wino_weights,
 	.kernel_gradient = wino_kernel_gradient,

@@ -71,7 +71,7 @@ like "$out" 'cannot read ".*absent": No such file' "a missing file is named"
 
 # ---- train
 dense='{"class_name":"Sequential","config":{"layers":[{"class_name":"InputLayer","config":{"batch_input_shape":[null,2,3,1]}},{"class_name":"Flatten","config":{}},{"class_name":"Dense","config":{"units":3,"activation":"softmax"}}]}}'
-out=$($ctl train -e -t idx -m m1 architecture="$dense" epochs=2 batch_size=50 2>&1)
+out=$($ctl train -e -t idx -m m1 architecture="$dense" epochs=2 batch_size=50 precision=f32 2>&1)
 ok "train"
 like "$out" "epochs := '2'" "prints the statement"
 like "$out" 'epoch 2/2: loss' "shows the epochs"

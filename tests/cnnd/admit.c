@@ -16,11 +16,13 @@ static struct admit_ask ask(uint8_t id, uint64_t start, enum admit_slot slot)
 	return k;
 }
 
+static unsigned int of_client;
+
 static int try(uint8_t id, uint64_t start, enum admit_slot slot, unsigned int running,
 	       unsigned int of_role, uint64_t now)
 {
 	struct admit_ask k = ask(id, start, slot);
-	struct admit_load load = {{0, 0}, of_role, "cpu:2"};
+	struct admit_load load = {{0, 0}, of_role, of_client, "cpu:2"};
 
 	load.running[slot] = running;
 	reason[0] = '\0';
@@ -79,12 +81,35 @@ static void test_slots(void)
 	like(reason, "cpu:2 runs 2 other predictions (max_predictions = 2)", "  named");
 }
 
+static void test_itself(void)
+{
+	fresh();
+	of_client = 1;
+	is(try(1, 100, ADMIT_TRAINING, 1, 1, 0), 0,
+	   "the client's own training may be about to end");
+	ok(try(1, 100, ADMIT_TRAINING, 1, 1, 700) < 0, "  but it would wait for it for ever");
+	is(err.kind, ERR_LIMIT, "  of kind limit");
+	like(err.message, "this session itself runs 1 training, and the limit is 1", "  named");
+	of_client = 2;
+	is(try(2, 100, ADMIT_PREDICTION, 2, 2, 1000), 0, "its own predictions may, too");
+	is(try(3, 200, ADMIT_PREDICTION, 1, 0, 1000), 1, "  without holding others up");
+	ok(try(2, 100, ADMIT_PREDICTION, 2, 2, 1700) < 0, "  but they do not");
+	of_client = 1;
+	is(try(4, 300, ADMIT_PREDICTION, 2, 2, 1800), 0, "one of two places is another's:");
+	is(try(4, 300, ADMIT_PREDICTION, 2, 2, 2500), 0, "  that is waited for");
+	of_client = 0;
+}
+
 static void test_limits(void)
 {
 	fresh();
 	ok(try(1, 100, ADMIT_TRAINING, 0, 2, 0) < 0, "max_jobs_per_role is an error, not busy");
 	is(err.kind, ERR_LIMIT, "  of kind limit");
-	like(err.message, "2 jobs running, and max_jobs_per_role = 2", "  with limit and value");
+	like(err.message, "2 trainings running, and max_jobs_per_role = 2",
+	     "  with limit and value");
+	is(try(1, 100, ADMIT_PREDICTION, 0, 2, 0), 0, "a prediction of that role waits");
+	like(reason, "2 predictions running, and max_jobs_per_role = 2", "  for its own kind");
+	is(try(2, 200, ADMIT_PREDICTION, 0, 1, 0), 1, "  and holds up nobody else");
 	try(1, 100, ADMIT_TRAINING, 1, 0, 0);
 	try(2, 200, ADMIT_TRAINING, 1, 0, 0);
 	try(3, 300, ADMIT_TRAINING, 1, 0, 0);
@@ -100,6 +125,7 @@ int main(void)
 	test_order();
 	test_window();
 	test_slots();
+	test_itself();
 	test_limits();
 	admit_free(a);
 	return done();

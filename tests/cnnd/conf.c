@@ -155,9 +155,10 @@ static void test_values(void)
 	if (parse("socket_group =\ndevices = none\n", &c))
 		BAIL("%s", report_text);
 	ok(c.no_devices, "devices = none");
+	is(c.spill_min_free, 1ll << 30, "a disk is not filled by default");
 	ok(c.memory.percent && c.memory.value == 25, "memory is a quarter by default");
 	ok(c.max_connections == 512 && c.max_connections_per_uid == 256 && c.max_queue == 32 &&
-		   c.max_jobs_per_role == 2,
+		   c.max_jobs_per_role == 8,
 	   "the documented defaults");
 	is(c.socket_gid, (gid_t)-1, "no group: the daemon's own");
 }

@@ -2,7 +2,7 @@
 # tests/cnnd/: tests of the daemon. A unit test is linked with exactly the files that it is about; the
 # others start the real daemon in a folder of their own (lab.h) and talk to it by userspace/ctl.
 CNND_UNIT := conf admit memory drain
-CNND_LAB := start session hostile train limits kill
+CNND_LAB := start session hostile train requests limits kill
 
 CFLAGS_tests_cnnd := -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='"$(TOP)/userspace/cnnd"' \
 	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"'

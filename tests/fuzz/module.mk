@@ -10,6 +10,14 @@ FUZZ_SRC_model_json := $(wildcard userspace/model/*.c) userspace/base/err.c kern
 FUZZ_LIBS_model_json := -ljansson $(SYS_kernels)
 FUZZ_SEED_model_json := tests/golden/model
 
+FUZZ_SRC_data_image := userspace/data/image.c userspace/data/image_jpeg.c userspace/data/image_png.c
+FUZZ_LIBS_data_image := -ljpeg -lpng $(SYS_kernels)
+FUZZ_SEED_data_image := tests/golden/data
+
+FUZZ_SRC_data_rows := $(wildcard userspace/data/*.c) userspace/ctl/row.c userspace/ctl/agree.c \
+	userspace/base/err.c
+FUZZ_LIBS_data_rows := $(SYS_data)
+
 .PHONY: fuzz $(FUZZ:%=fuzz-%)
 fuzz: $(FUZZ:%=fuzz-%) ## libFuzzer targets, FUZZ_SECONDS each (clang)
 

@@ -13,7 +13,7 @@
 #
 # From the environment: BUILD (default build), PG_CONFIG, SCRATCH_USER, SCRATCH_CONF (more lines of
 # postgresql.conf), SCRATCH_CNND_CONF (more lines of cnnd.conf), SCRATCH_CNND_WRAP (command in front
-# of cnnd).
+# of cnnd), SCRATCH_PG_ENV (NAME=value ... for the server's environment).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -126,7 +126,7 @@ up() {
 	[ "$(id -u)" != 0 ] || chown -R "$SCRATCH_USER:" "$SCRATCH"
 	chmod 0711 "$SCRATCH"
 	make_cluster
-	as "$SCRATCH_BIN/pg_ctl" -D "$SCRATCH/data" -l "$SCRATCH/postgres.log" -w -s -t 60 start ||
+	as env ${SCRATCH_PG_ENV:-} "$SCRATCH_BIN/pg_ctl" -D "$SCRATCH/data" -l "$SCRATCH/postgres.log" -w -s -t 60 start ||
 		{ tail -20 "$SCRATCH/postgres.log" >&2; die "the server did not start"; }
 	[ ! -x "$SCRATCH/bin/cnnd" ] || cnnd_start
 }

@@ -39,4 +39,18 @@ BEGIN
 	RETURN sum;
 END
 $$;
+
+-- jobs that are left, once there was a second for cnnd to take them apart
+CREATE FUNCTION jobs_left() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	n bigint;
+BEGIN
+	FOR i IN 1 .. 50 LOOP
+		SELECT count(*) INTO n FROM gpu_cnn_progress();
+		EXIT WHEN n = 0;
+		PERFORM pg_sleep(0.02);
+	END LOOP;
+	RETURN n;
+END
+$$;
 RESET client_min_messages;

@@ -33,17 +33,22 @@ void err_hint(struct err *err, const char *fmt, ...)
 void err_prefix(struct err *err, const char *fmt, ...)
 {
 	char old[sizeof(err->message)];
-	int n;
+	size_t n;
 	va_list ap;
 
 	if (!err)
 		return;
 	memcpy(old, err->message, sizeof(old));
 	va_start(ap, fmt);
-	n = vsnprintf(err->message, sizeof(err->message), fmt, ap);
+	vsnprintf(err->message, sizeof(err->message), fmt, ap);
 	va_end(ap);
-	if (n >= 0 && (size_t)n < sizeof(err->message))
-		snprintf(err->message + n, sizeof(err->message) - (size_t)n, ": %s", old);
+	/* the old message follows, cut where it does not fit */
+	n = strlen(err->message);
+	for (const char *p = ": "; *p && n + 1 < sizeof(err->message); p++)
+		err->message[n++] = *p;
+	for (const char *p = old; *p && n + 1 < sizeof(err->message); p++)
+		err->message[n++] = *p;
+	err->message[n] = '\0';
 }
 
 const char *err_kind_name(enum err_kind kind)

@@ -60,11 +60,14 @@ static void add(struct text_buf *t, const char *s)
 static int add_argument(struct run *r, struct text_buf *t, const char *name, size_t name_bytes,
 			const char *value)
 {
-	char *literal = PQescapeLiteral(r->db, value, strlen(value)), key[64];
+	char *literal = PQescapeLiteral(r->db, value, strlen(value)), key[80];
+	const char *quote;
 
 	if (!literal)
 		return fail("%s", PQerrorMessage(r->db));
-	snprintf(key, sizeof(key), "%.*s := ", (int)name_bytes, name);
+	/* "precision" is a word of SQL's grammar; the other names need no quotes */
+	quote = name_bytes == 9 && !strncmp(name, "precision", 9) ? "\"" : "";
+	snprintf(key, sizeof(key), "%s%.*s%s := ", quote, (int)name_bytes, name, quote);
 	add(t, t->p[t->n - 1] == '(' ? "\n  " : ",\n  ");
 	add(t, key);
 	add(t, literal);

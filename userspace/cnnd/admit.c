@@ -122,6 +122,26 @@ static bool somebody_older(struct admit *a, const struct admit_ask *ask)
 	return false;
 }
 
+/*
+ * A client whose own jobs hold all the places would wait for ever. Asked a second time only: at
+ * the first time the end of a job that it has given up may still be on its way.
+ */
+static bool waits_for_itself(struct admit *a, const struct admit_ask *ask,
+			     const struct admit_load *load, uint32_t limit, struct err *err)
+{
+	bool training = ask->slot == ADMIT_TRAINING;
+
+	if (load->jobs_of_client < limit || !find(a, ask->job))
+		return false;
+	admit_forget(a, ask->job);
+	err_set(err, ERR_LIMIT, -EDQUOT, "this session itself runs %u %s%s, and the limit is %u",
+		load->jobs_of_client, training ? "training" : "prediction",
+		load->jobs_of_client == 1 ? "" : "s", limit);
+	err_hint(err, "Let one end first, or raise %s in cnnd.conf.",
+		 training ? "max_trainings" : "max_predictions and max_jobs_per_role");
+	return true;
+}
+
 int admit_try(struct admit *a, const struct admit_ask *ask, const struct admit_limits *limits,
 	      const struct admit_load *load, uint64_t now_ms, char reason[ADMIT_REASON],
 	      struct err *err)
@@ -130,10 +150,12 @@ int admit_try(struct admit *a, const struct admit_ask *ask, const struct admit_l
 	static const char *const key[ADMIT_SLOTS] = {"max_trainings", "max_predictions"};
 
 	expire(a, now_ms);
-	if (load->jobs_of_role >= limits->max_jobs_per_role) {
+	/* One application role scores rows from many sessions: its predictions wait for each other.
+	 */
+	if (load->jobs_of_role >= limits->max_jobs_per_role && ask->slot == ADMIT_TRAINING) {
 		admit_forget(a, ask->job);
 		err_set(err, ERR_LIMIT, -EDQUOT,
-			"this role has %u jobs running, and max_jobs_per_role = %u",
+			"this role has %u trainings running, and max_jobs_per_role = %u",
 			load->jobs_of_role, limits->max_jobs_per_role);
 		err_hint(err, "Wait for one of them to end, or raise max_jobs_per_role in "
 			      "cnnd.conf.");
@@ -146,6 +168,19 @@ int admit_try(struct admit *a, const struct admit_ask *ask, const struct admit_l
 		err_hint(err, "Try again later, or raise max_queue in cnnd.conf.");
 		return -ENOBUFS;
 	}
+	if (load->jobs_of_role >= limits->max_jobs_per_role) {
+		/* it waits for its own role: that must not hold up the others */
+		struct admit_ask aside = *ask;
+
+		if (waits_for_itself(a, ask, load, limits->max_jobs_per_role, err))
+			return -EDQUOT;
+		aside.slot = ADMIT_SLOTS;
+		remember(a, &aside, now_ms);
+		snprintf(reason, ADMIT_REASON,
+			 "this role has %u predictions running, and max_jobs_per_role = %u",
+			 load->jobs_of_role, limits->max_jobs_per_role);
+		return 0;
+	}
 	if (somebody_older(a, ask)) {
 		remember(a, ask, now_ms);
 		snprintf(reason, ADMIT_REASON, "an older %s waits for %s", what[ask->slot],
@@ -153,6 +188,8 @@ int admit_try(struct admit *a, const struct admit_ask *ask, const struct admit_l
 		return 0;
 	}
 	if (load->running[ask->slot] >= limits->slots[ask->slot]) {
+		if (waits_for_itself(a, ask, load, limits->slots[ask->slot], err))
+			return -EDQUOT;
 		remember(a, ask, now_ms);
 		snprintf(reason, ADMIT_REASON, "%s runs %u other %s%s (%s = %u)", load->device,
 			 load->running[ask->slot], what[ask->slot],

@@ -34,8 +34,9 @@ struct admit_limits {
 
 struct admit_load {
 	uint32_t running[ADMIT_SLOTS];
-	uint32_t jobs_of_role;
-	const char *device; /* name, for the reason */
+	uint32_t jobs_of_role;	 /* in the slot that is asked for */
+	uint32_t jobs_of_client; /* of these and others, those of the process that asks */
+	const char *device;	 /* name, for the reason */
 };
 
 int admit_create(struct admit **out);

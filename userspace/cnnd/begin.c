@@ -163,7 +163,8 @@ static int admit(struct begin *b, struct err *err)
 				      d->conf.max_queue};
 	struct admit_load load = {
 		{job_count(d, ADMIT_TRAINING, true), job_count(d, ADMIT_PREDICTION, true)},
-		job_count_role(d, job->role),
+		job_count_role(d, job->slot, job->role),
+		job_count_client(d, job->slot, job->client),
 		devices_name(d->devices)};
 	uint64_t now = now_ms();
 	int rc;
@@ -189,14 +190,13 @@ static int admit(struct begin *b, struct err *err)
 	return reserve(b, err);
 }
 
-static int open_data(struct begin *b, struct err *err)
+int begin_open_data(struct job *job, struct err *err)
 {
-	struct daemon *d = b->daemon;
-	struct job *job = b->job;
+	struct daemon *d = job->daemon;
 	const struct model_info *info = model_info(job->model);
 	const struct train_config *config = &job->config;
 	struct data_config c = {.decoder = d->decoder,
-				.memory = b->rows,
+				.memory = job->row_memory,
 				.max_bad_rows = config->max_bad_rows,
 				.need_labels = job->kind != CTL_PREDICTION,
 				.seed = config->seed};
@@ -204,6 +204,7 @@ static int open_data(struct begin *b, struct err *err)
 
 	pthread_mutex_lock(&d->lock);
 	c.spill_max = d->conf.spill_max;
+	c.spill_min_free = d->conf.spill_min_free;
 	c.spill_dir = files_spill_dir(&d->conf, spill);
 	pthread_mutex_unlock(&d->lock);
 	if (info->shape_known || (info->input.h && info->input.w && info->input.c))
@@ -258,7 +259,8 @@ static int create(struct begin *b, struct err *err)
 	pthread_mutex_unlock(&d->lock);
 	if (rc || old || !b->admitted)
 		return rc;
-	rc = open_data(b, err);
+	b->job->row_memory = b->rows;
+	rc = begin_open_data(b->job, err);
 	if (rc)
 		return rc;
 	log_begin(b->job, b->weights, b->rows);

@@ -10,5 +10,7 @@
 #include "session.h"
 
 void begin_serve(struct call *c);
+/* An empty data set for the job: at BEGIN, and where rows are to be fed again. */
+int begin_open_data(struct job *job, struct err *err);
 
 #endif

@@ -34,7 +34,7 @@ struct conf {
 	char socket_group[64];
 	gid_t socket_gid; /* (gid_t)-1: the process's own */
 	char state_dir[CONF_PATH], spill_dir[CONF_PATH];
-	uint64_t spill_max;
+	uint64_t spill_max, spill_min_free;
 	struct conf_uids database_uids, admin_uids;
 	char devices[64];
 	uint32_t cpu_threads; /* devices = cpu:N; 0: auto */

@@ -117,6 +117,7 @@ struct job {
 	uint64_t spec_hash;
 	uint32_t segments, begun; /* of the system; those that have begun here */
 	char role[CNND_NAME], database[CNND_NAME], model_name[CNND_NAME];
+	pid_t client; /* the process that began it */
 
 	enum job_state state;
 	bool ended, stop;
@@ -132,6 +133,8 @@ struct job {
 	unsigned int n_feeds, next_feeder;
 	uint64_t fed_rows;     /* of feeds that are over */
 	struct err feed_error; /* of the first feed that failed */
+	uint64_t row_memory;   /* bytes of rows in memory that admission gave */
+	bool refeed; /* cache = false: rows were dropped and come again before the next run */
 	bool has_feed_types;
 	struct data_feed feed_types; /* of the last feed, for PREDICT */
 	struct memory_account *memory;

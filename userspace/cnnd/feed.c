@@ -189,7 +189,6 @@ static bool look(struct feed *f, const struct drain *dr, bool *end)
 	pthread_mutex_lock(&d->lock);
 	canceled = f->canceled;
 	*end = f->end_call;
-	f->rows = dr->rows;
 	if (dr->err.kind && !f->told && !*end && !canceled) {
 		f->told = true;
 		if (!f->job->feed_error.kind)
@@ -230,6 +229,7 @@ static bool drain_loop(struct feed *f, struct drain *dr)
 	/* the flags first: what was written before FEED_END is seen by the drain after it */
 	while (look(f, dr, &end)) {
 		rc = drain_some(dr, BATCH);
+		atomic_store_explicit(&f->rows, dr->rows, memory_order_relaxed);
 		if (rc <= 0 && end)
 			return true;
 		if (rc <= 0 && !(dr->err.kind && !f->told))

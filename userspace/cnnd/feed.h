@@ -28,8 +28,8 @@ struct feed {
 	struct call *end_call; /* FEED_END is here */
 	uint64_t end_rows;
 	bool canceled;
-	bool told;     /* the ERROR frame is sent */
-	uint64_t rows; /* so far, for STATUS */
+	bool told;	    /* the ERROR frame is sent */
+	atomic_ullong rows; /* so far, for STATUS and heartbeats */
 	uint64_t beat_ms;
 
 	/* settings at the begin */

@@ -88,13 +88,24 @@ uint32_t job_count(const struct daemon *d, enum admit_slot slot, bool torn_down_
 	return n;
 }
 
-uint32_t job_count_role(const struct daemon *d, const char *role)
+uint32_t job_count_role(const struct daemon *d, enum admit_slot slot, const char *role)
 {
 	const struct job *job;
 	uint32_t n = 0;
 
 	LIST_FOREACH (job, &d->jobs, link)
-		if (!job->ended && !strcmp(job->role, role))
+		if (!job->ended && job->slot == slot && !strcmp(job->role, role))
+			n++;
+	return n;
+}
+
+uint32_t job_count_client(const struct daemon *d, enum admit_slot slot, pid_t pid)
+{
+	const struct job *job;
+	uint32_t n = 0;
+
+	LIST_FOREACH (job, &d->jobs, link)
+		if (!job->ended && job->slot == slot && job->client == pid)
 			n++;
 	return n;
 }
@@ -113,6 +124,7 @@ struct job *job_new(struct daemon *d, const struct session *s, const struct ctl_
 	job->start_us = begin->u.begin.start_us;
 	job->created_ms = job->idle_ms = now_ms();
 	job->segments = begin->u.begin.segments;
+	job->client = s->pid;
 	memcpy(job->role, s->role, sizeof(job->role));
 	memcpy(job->database, s->database_name, sizeof(job->database));
 	TAILQ_INIT(&job->calls);

@@ -35,7 +35,8 @@ void job_submit(struct job *job, struct call *c);
 /* A job with neither watchers, calls nor feeds is an orphan since job->idle_ms. */
 void job_check_idle(struct job *job, uint64_t now);
 uint32_t job_count(const struct daemon *d, enum admit_slot slot, bool torn_down_too);
-uint32_t job_count_role(const struct daemon *d, const char *role);
+uint32_t job_count_client(const struct daemon *d, enum admit_slot slot, pid_t pid);
+uint32_t job_count_role(const struct daemon *d, enum admit_slot slot, const char *role);
 
 /* ---- a job's own thread ---- */
 

@@ -103,6 +103,23 @@ static int collect_unasked(struct job *job, struct err *err)
 	return 0;
 }
 
+/* cache = false: the rows of another pass are here, in the order and with the classes of the first.
+ */
+int work_rows_again(struct job *job, struct err *err)
+{
+	int rc = collect_unasked(job, err);
+
+	if (!rc)
+		rc = data_apply(job->data, &job->agreed, model_info(job->model)->outputs, err);
+	if (!rc)
+		rc = train_rows(job->train, job->data, err);
+	if (rc)
+		return rc;
+	job->refeed = false;
+	work_state(job, JOB_READY);
+	return 0;
+}
+
 static int check_order(struct job *job, struct err *err)
 {
 	struct daemon *d = job->daemon;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "begin.h"
 #include "log.h"
 #include "work.h"
 
@@ -82,12 +83,37 @@ static int check_run(const struct job *job, const struct ctl_run *run, struct er
 	return 0;
 }
 
+/* cache = false, and another run will come: the rows go, a FEED may bring them again. */
+static int drop_rows(struct job *job, const struct ctl_run *run, const struct ctl_run_row *row,
+		     struct err *err)
+{
+	const uint32_t over = CTL_ROW_STOPPED | CTL_ROW_NAN | CTL_ROW_FINISH;
+	struct data_set *old = job->data;
+	int rc;
+
+	if (job->kind != CTL_TRAIN || job->config.cache || (row->flags & over) ||
+	    run->first_epoch + run->count >= job->config.epochs)
+		return 0;
+	train_drop_rows(job->train);
+	job->data = NULL;
+	data_free(old);
+	rc = begin_open_data(job, err);
+	if (rc)
+		return rc;
+	job->collected = false;
+	job->refeed = true;
+	work_state(job, JOB_FEEDING);
+	return 0;
+}
+
 int work_run(struct job *job, struct call *c, struct err *err)
 {
 	const struct ctl_run *run = &c->msg.u.run;
 	struct ctl_msg m;
-	int rc = work_need_ready(job, err);
+	int rc = job->refeed ? work_rows_again(job, err) : 0;
 
+	if (!rc)
+		rc = work_need_ready(job, err);
 	if (!rc)
 		rc = check_run(job, run, err);
 	if (!rc)
@@ -103,6 +129,9 @@ int work_run(struct job *job, struct call *c, struct err *err)
 		return rc;
 	if (m.u.run_row.flags & CTL_ROW_STOPPED)
 		end_if_stopping(job);
+	rc = drop_rows(job, run, &m.u.run_row, err);
+	if (rc)
+		return rc;
 	call_answer(c, &m, NULL, 0);
 	return 0;
 }

@@ -35,7 +35,7 @@ static uint64_t rows_of(const struct job *job)
 	uint64_t rows = job->fed_rows;
 
 	LIST_FOREACH (f, &job->feeds, in_job)
-		rows += f->rows;
+		rows += atomic_load_explicit(&f->rows, memory_order_relaxed);
 	return rows;
 }
 

@@ -32,5 +32,7 @@ void work_state(struct job *job, enum job_state state);
 void work_message(const struct job *job, struct ctl_msg *msg, enum ctl_type type);
 /* ERR_PARAM unless the job is ready or running. */
 int work_need_ready(const struct job *job, struct err *err);
+/* cache = false: takes the rows that were fed again, before the next run. */
+int work_rows_again(struct job *job, struct err *err);
 
 #endif

@@ -15,7 +15,7 @@
 #include "../base/err.h"
 
 #define AGREE_MAX_LABELS 65536u
-#define AGREE_MAX_CHANNELS 1024u
+#define AGREE_MAX_CHANNELS 65536u /* flat rows are 1 x 1 x n */
 #define AGREE_MAX_BLOB (64u << 20)
 
 enum agree_labels {

@@ -47,7 +47,7 @@ static int connect_error(const char *path, int code, struct err *err)
 	return -code;
 }
 
-/* The other end must run as owner_uid or as root; anything else on that path is an impostor. */
+/* The other end must run as owner_uid; anything else on that path is an impostor. */
 static int check_owner(int fd, const char *path, unsigned int owner_uid, struct err *err)
 {
 	struct ucred cred;

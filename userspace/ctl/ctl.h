@@ -15,6 +15,10 @@
  * a time per connection. While a request takes longer than a second the daemon sends HEARTBEAT
  * frames each second. The answer is the named reply, or ERROR (the connection stays usable after
  * an ERROR other than ERR_PROTOCOL). Version N and N-1 are accepted.
+ *
+ * Between FEED_OK and FEED_END the daemon sends HEARTBEAT frames, too, and may send one ERROR: a row
+ * was refused, or the job has ended (then its ring is closed as well). That ERROR is the answer of
+ * the FEED_END that follows or crosses it; there is no other.
  */
 #ifndef CTL_H
 #define CTL_H

@@ -22,7 +22,7 @@
 struct data_decoder; /* pool of decode worker processes, one for the daemon */
 struct data_set;     /* the rows of one job on this daemon */
 
-struct data_limits {
+struct data_limits {		   /* 0: the default that stands beside */
 	uint64_t max_image_pixels; /* 64M */
 	uint64_t max_image_bytes;  /* 64 MiB */
 	unsigned int image_ms;	   /* 2000: time for one image */
@@ -38,13 +38,21 @@ void data_decoder_free(struct data_decoder *decoder);
 
 struct data_config {
 	struct data_decoder *decoder;
-	uint64_t memory;	    /* bytes of rows kept in memory */
-	const char *spill_dir;	    /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
-	uint64_t spill_max;	    /* bytes; 0: 20 % of the free space */
-	struct backend_shape shape; /* 0,0,0: the most frequent shape of the rows */
-	uint64_t max_bad_rows;	    /* past it: ERR_DATA */
-	bool need_labels;	    /* train, evaluate: a NULL label is a bad row */
-	bool regression; /* labels are float targets (loss mse, mae; or bce with arrays) */
+	uint64_t memory;	 /* bytes of rows kept in memory */
+	const char *spill_dir;	 /* O_TMPFILE there; NULL: no spill, ERR_LIMIT past memory */
+	uint64_t spill_max;	 /* bytes; 0: 20 % of the free space */
+	uint64_t spill_min_free; /* bytes that a spill leaves free on the disk */
+	/*
+	 * What the network wants. A 0 is not known: the most frequent value of the rows; raw bytes
+	 * and 1-D arrays are then squares of 1 or 3 channels. Arrays may have 1 dimension, or those
+	 * of the shape, with or without leading ones and a last one. Images are grey or RGB
+	 * (image.h).
+	 */
+	struct backend_shape shape;
+	uint64_t
+		max_bad_rows; /* past it: ERR_DATA; so many are kept with reason (16 MiB of text) */
+	bool need_labels;     /* train, evaluate: a NULL label is a bad row */
+	bool regression;      /* labels are float targets (loss mse, mae; or bce with arrays) */
 	double validation_fraction; /* of the training rows, by hash; 0: none */
 	uint64_t seed;
 };
@@ -69,21 +77,26 @@ int data_feeder_open(struct data_set *data, const struct data_feed *feed, struct
 /* A row value of `bytes` comes: where to put it (valid until row_end). Large values are bounded by
  * the caller. */
 int data_feeder_row(struct data_feeder *feeder, uint64_t bytes, void **place, struct err *err);
-/* The value is whole. Fails on a malformed value (-EPROTO), past max_bad_rows, out of memory. */
+/* The value is whole. Fails on a malformed value (-EPROTO), past max_bad_rows, at the third image
+ * that crashed or hung a decoder, out of memory. After an error only data_feeder_abort is of use.
+ */
 int data_feeder_row_end(struct data_feeder *feeder, struct err *err);
 struct data_counts {
 	uint64_t rows, held, bad, bytes;
 };
-/* Waits for images still being decoded; counts of this feeder. */
+/* Waits for images still being decoded; counts of this feeder. The feeder is gone, whatever is
+ * returned. */
 int data_feeder_close(struct data_feeder *feeder, struct data_counts *counts, struct err *err);
-/* After an error: drops the feeder. */
+/* After an error: drops the feeder. The data set cannot be collected then. */
 void data_feeder_abort(struct data_feeder *feeder);
 
 /* ---- agreement ---- */
 
-/* After all feeders are closed: canonical order, shape (rows of another shape become bad), label
- * counts, channel sums. Fills the data fields of a part (policy fields are the caller's);
- * agree_free it. */
+/* Once, after all feeders are closed: canonical order, shape (rows of another shape become bad),
+ * label counts, channel sums. Fills the data fields of a part (policy fields are the caller's);
+ * agree_free it. Labels that only validation rows have are listed with count 0. Channel sums are
+ * exact up to the last rounding, so that they do not depend on arrival; none past
+ * AGREE_MAX_CHANNELS. */
 int data_collect(struct data_set *data, struct agree_block *part, struct err *err);
 /* Maps labels to class indices. outputs: of the network. ERR_DATA naming row id and value for a
  * label outside the class map, more classes than outputs, a target vector of another length, NaN.
@@ -110,8 +123,13 @@ int data_reader_open(struct data_set *data, enum row_set set, uint32_t max_batch
 void data_reader_close(struct data_reader *reader);
 /* Order of an epoch: sort by philox(seed, epoch, hash). */
 int data_reader_epoch(struct data_reader *reader, uint64_t seed, uint32_t epoch);
-/* Rows [first, first + n) of the order: fills x, hash, label, target, weight (sample weight times
- * class weight) of batch; pointers valid until the next call. Spilled rows are read ahead. */
+/*
+ * Rows [first, first + n) of the order: fills n, x, hash, label, target, weight of batch; pointers
+ * valid until the next call. Spilled rows are read ahead; nothing is allocated. Class labels:
+ * label, and target one-hot (one output: 0 or 1). Arrays and float targets: target alone.
+ * Prediction: neither. weight: sample weight, for training rows times class weight (Keras: not in
+ * evaluation). Equal rows have different hashes, so that they are shuffled and augmented apart.
+ */
 int data_reader_batch(struct data_reader *reader, uint64_t first, uint32_t n,
 		      struct backend_batch *batch, struct err *err);
 /* Id of the row at a place of the order ("" when none). */

@@ -382,16 +382,12 @@ int decoder_wait(struct data_decoder *d, struct decode_queue *q, enum decode_wai
 {
 	uint64_t now = pool_now(), limit = LOST_MS;
 	unsigned int pause = d->limits.image_ms / 4 + 1;
-	bool ready, broken;
+	bool ready, broken, late;
 	uint32_t count;
 
 	limit += (uint64_t)10 * d->limits.image_ms * WORKER_SLOTS;
 	if (!q->idle_since)
 		q->idle_since = now;
-	if (now - q->idle_since > limit)
-		return err_set(err, ERR_INTERNAL, -ETIMEDOUT,
-			       "no image came back from the decode workers for %llu s",
-			       (unsigned long long)(limit / 1000));
 	atomic_fetch_add(&d->bell->waiters, 1);
 	count = atomic_load(&d->bell->count);
 	pthread_mutex_lock(&d->lock);
@@ -399,13 +395,19 @@ int decoder_wait(struct data_decoder *d, struct decode_queue *q, enum decode_wai
 	pool_poll(d);
 	ready = wait_over(d, q, what);
 	broken = d->broken && (!q->first || what == DECODE_LARGE);
+	late = !ready && !broken && now - q->idle_since > limit;
+	if (late)
+		err_set(err, ERR_INTERNAL, -ETIMEDOUT,
+			"no image came back from the decode workers for %llu s%s%.200s",
+			(unsigned long long)(limit / 1000), d->trouble.kind ? ": " : "",
+			d->trouble.kind ? d->trouble.message : "");
 	if (broken && err)
 		*err = d->trouble;
 	pthread_mutex_unlock(&d->lock);
-	if (!ready && !broken)
+	if (!ready && !broken && !late)
 		futex_wait(&d->bell->count, count, pause < POLL_MS ? pause : POLL_MS);
 	atomic_fetch_sub(&d->bell->waiters, 1);
-	return broken ? -EIO : 0;
+	return broken ? -EIO : late ? -ETIMEDOUT : 0;
 }
 
 /* Gives the memory of an idle worker's slots back. */

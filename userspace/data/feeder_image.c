@@ -147,7 +147,7 @@ int feeder_image(struct data_feeder *f, const struct value *v, const struct pend
 
 int feeder_drain(struct data_feeder *f, struct err *err)
 {
-	int rc = take_all(f, err);
+	int rc = 0;
 
 	while (!rc && f->queue.in_flight) {
 		rc = decoder_wait(f->data->config.decoder, &f->queue, DECODE_DONE, err);

@@ -198,7 +198,6 @@ static void fall(struct data_decoder *d, uint32_t i, const char *reason)
 {
 	struct pool_worker *w = &d->worker[i];
 	uint32_t waiting[WORKER_QUEUE], n = 0;
-	struct err err;
 
 	if (w->submitted != w->reaped) {
 		uint32_t slot = w->queue[w->reaped++ % WORKER_QUEUE];
@@ -214,10 +213,7 @@ static void fall(struct data_decoder *d, uint32_t i, const char *reason)
 	for (uint32_t k = 0; k < n; k++)
 		enqueue(w, waiting[k]);
 	w->reaped = w->submitted - n;
-	if (start_worker(d, i, &err) && !d->broken) {
-		d->broken = true; /* jobs are waiting for it */
-		d->trouble = err;
-	}
+	start_worker(d, i, &d->trouble); /* failed: pool_poll tries again while jobs wait for it */
 }
 
 static uint64_t cpu_ms(const struct data_decoder *d, uint32_t i)
@@ -284,6 +280,8 @@ void pool_poll(struct data_decoder *d)
 	for (uint32_t i = 0; i < d->workers && !d->broken; i++)
 		if (d->worker[i].running)
 			poll_worker(d, i);
+		else if (d->worker[i].submitted != d->worker[i].reaped)
+			start_worker(d, i, &d->trouble);
 }
 
 static uint32_t free_slot(const struct pool_worker *w, bool large)

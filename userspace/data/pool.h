@@ -48,7 +48,7 @@ struct data_decoder {
 	struct pool_worker *worker;
 	uint32_t large_used, large_max;
 	bool test_images, broken;
-	struct err trouble; /* why it is broken */
+	struct err trouble; /* why it is broken, or a worker could not be started */
 };
 
 uint64_t pool_now(void); /* ms */

@@ -23,7 +23,8 @@ int data_create(const struct data_config *config, struct data_set **out, struct 
 		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 	data->config = *config;
 	data->bad.max = config->max_bad_rows;
-	rc = store_create(config->memory, config->spill_dir, config->spill_max, &data->store, err);
+	rc = store_create(config->memory, config->spill_dir, config->spill_max,
+			  config->spill_min_free, &data->store, err);
 	if (rc) {
 		free(data);
 		return rc;

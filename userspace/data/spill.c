@@ -12,11 +12,12 @@
 
 #define STEP ((uint64_t)64 << 20)
 
-int spill_init(struct spill *s, const char *directory, uint64_t max)
+int spill_init(struct spill *s, const char *directory, uint64_t max, uint64_t min_free)
 {
 	memset(s, 0, sizeof(*s));
 	s->fd = -1;
 	s->max = max;
+	s->min_free = min_free;
 	s->directory = strdup(directory);
 	return s->directory ? 0 : -ENOMEM;
 }
@@ -48,8 +49,9 @@ static int failed(const struct spill *s, const char *what, int code, uint64_t by
 	if (code == ENOSPC || code == EDQUOT || code == EFBIG) {
 		err_set(err, ERR_LIMIT, -ENOSPC,
 			"spill file in %s: %s: %" PRIu64 " more bytes are needed, %" PRIu64
-			" are free",
-			s->directory, strerror_r(code, text, sizeof(text)), bytes, free_bytes(s));
+			" are free, spill_min_free = %" PRIu64,
+			s->directory, strerror_r(code, text, sizeof(text)), bytes, free_bytes(s),
+			s->min_free);
 		err_hint(err, "Free space there, or give rows more memory.");
 		return -ENOSPC;
 	}
@@ -67,10 +69,14 @@ static int open_file(struct spill *s, struct err *err)
 	return 0;
 }
 
+/* Blocks that others take between this look and the allocation are theirs: min_free is a margin. */
 static int allocate(const struct spill *s, uint64_t bytes)
 {
+	uint64_t space = s->min_free ? free_bytes(s) : UINT64_MAX;
 	int rc;
 
+	if (space < bytes || space - bytes < s->min_free)
+		return ENOSPC;
 	do
 		rc = posix_fallocate(s->fd, (off_t)s->allocated, (off_t)bytes);
 	while (rc == EINTR);

@@ -15,11 +15,12 @@ struct spill {
 	int fd; /* -1: not opened yet */
 	char *directory;
 	uint64_t max;	    /* 0: 20 % of the free space, when it is opened */
+	uint64_t min_free;  /* bytes that stay free on the disk */
 	uint64_t end;	    /* bytes reserved */
 	uint64_t allocated; /* bytes the file system has promised */
 };
 
-int spill_init(struct spill *spill, const char *directory, uint64_t max);
+int spill_init(struct spill *spill, const char *directory, uint64_t max, uint64_t min_free);
 void spill_close(struct spill *spill);
 int spill_reserve(struct spill *spill, uint64_t bytes, uint64_t *offset, struct err *err);
 int spill_write(const struct spill *spill, uint64_t offset, const void *from, uint64_t bytes,

@@ -39,14 +39,14 @@ struct store {
 	uint32_t *closed; /* full chunks that are in memory */
 };
 
-int store_create(uint64_t memory, const char *spill_dir, uint64_t spill_max, struct store **out,
-		 struct err *err)
+int store_create(uint64_t memory, const char *spill_dir, uint64_t spill_max,
+		 uint64_t spill_min_free, struct store **out, struct err *err)
 {
 	struct store *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
-	if (spill_dir && spill_init(&s->spill, spill_dir, spill_max)) {
+	if (spill_dir && spill_init(&s->spill, spill_dir, spill_max, spill_min_free)) {
 		free(s);
 		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 	}

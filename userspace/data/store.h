@@ -23,8 +23,8 @@ struct store_writer {  /* one per thread */
 };
 
 /* spill_dir NULL: none, ERR_LIMIT past memory. */
-int store_create(uint64_t memory, const char *spill_dir, uint64_t spill_max, struct store **out,
-		 struct err *err);
+int store_create(uint64_t memory, const char *spill_dir, uint64_t spill_max,
+		 uint64_t spill_min_free, struct store **out, struct err *err);
 void store_free(struct store *store);
 
 /* A place for a value; its end is a multiple of 8. What was placed before and not kept is gone. */

@@ -307,10 +307,6 @@ static int finish(const json_t *root, struct train_config *c, struct err *err)
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "lr_schedule: warmup is %g, must be at most epochs, %u", c->warmup,
 			       c->epochs);
-	if (!c->cache)
-		return err_set(err, ERR_PARAM, -EINVAL,
-			       "cache is false, must be true: this version keeps the rows, in "
-			       "memory and past that in the spill file");
 	if (c->backend && strcasecmp(c->backend, "cpu") != 0 && strcasecmp(c->backend, "ref") != 0)
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "backend is '%.40s', must be one of 'cpu', 'ref'", c->backend);

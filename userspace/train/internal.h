@@ -136,6 +136,7 @@ struct plan_rule {
 struct plan {
 	struct plan_rule early, plateau;
 	bool restore, best_is_last;
+	uint32_t best_epoch;	   /* epochs done at early's best */
 	double factor, min_factor; /* plateau: each reduction, the floor */
 };
 /* validation: there are validation rows. Resolves what the rules monitor. */
@@ -206,8 +207,9 @@ struct train {
 	struct plan plan;
 	uint32_t batch, max_batch, slots;
 	uint64_t rows, steps, updates; /* training rows, steps and updates of an epoch */
-	bool penalty;		       /* some tensor has a regulariser */
-	uint64_t t;		       /* applied updates */
+	uint64_t validation_rows;
+	bool penalty; /* some tensor has a regulariser */
+	uint64_t t;   /* applied updates */
 
 	struct arena arena;
 	/* Copies in arena layout. During a run: the state at the epoch's start. Between runs:

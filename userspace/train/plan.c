@@ -119,6 +119,7 @@ static void advise_early(struct plan *plan, struct ctl_run_row *row)
 	plan->best_is_last = improves(rule, figure(row, rule->monitor));
 	if (plan->best_is_last) {
 		rule->wait = 0;
+		plan->best_epoch = row->epoch;
 		row->flags |= CTL_ROW_IMPROVED;
 	} else if (!first && rule->wait >= rule->patience) {
 		row->flags |= CTL_ROW_FINISH;

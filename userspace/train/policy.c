@@ -81,6 +81,17 @@ int train_config_policy(const struct train_config *config, struct agree_block *p
 	return 0;
 }
 
+static int check_zero(const struct agree_block *agreed, struct err *err)
+{
+	for (uint32_t i = 0; i < agreed->n_labels; i++)
+		if (!agreed->label[i].count || agreed->label[i].weight != 0)
+			return 0;
+	return agreed->n_labels ? err_set(err, ERR_PARAM, -EINVAL,
+					  "class_weight gives every class weight 0: nothing would "
+					  "be learned")
+				: 0;
+}
+
 int train_policy_check(const struct train_config *config, const struct agree_block *agreed,
 		       struct err *err)
 {
@@ -108,5 +119,5 @@ int train_policy_check(const struct train_config *config, const struct agree_blo
 		}
 	}
 	json_decref(map);
-	return rc;
+	return rc ? rc : check_zero(agreed, err);
 }

@@ -244,6 +244,22 @@ static void say_bad(struct run *r, struct ctl_run_row *row, bool validation)
 		row->flags |= CTL_ROW_RESTORE;
 }
 
+/* Asked to stop: in the middle of an epoch the row counts complete epochs only. */
+static void say_stopped(struct run *r, struct ctl_run_row *row)
+{
+	struct train *t = r->t;
+
+	if (r->epoch_rows && row->epoch == r->epoch)
+		snprintf(t->note, sizeof(t->note),
+			 "stopped in epoch %u, after step %" PRIu64 " of %" PRIu64, r->epoch + 1,
+			 r->step + 1, t->steps);
+	else if (row->epoch)
+		snprintf(t->note, sizeof(t->note), "stopped after epoch %u", row->epoch);
+	else
+		snprintf(t->note, sizeof(t->note), "stopped before the first step");
+	row->note = ctl_str(t->note, strlen(t->note));
+}
+
 static void fill_row(struct run *r, struct ctl_run_row *row)
 {
 	struct train *t = r->t;
@@ -281,6 +297,28 @@ static int check_run(struct train *t, const struct ctl_run *run, struct err *err
 	return 0;
 }
 
+/* At the end of an early-stopped training: which weights are kept, and why it is the end. */
+static void say_best(struct train *t, struct ctl_run_row *row)
+{
+	const struct plan *plan = &t->plan;
+	bool finish = row->flags & CTL_ROW_FINISH;
+	size_t n = row->note.n;
+
+	if (!finish && !(row->flags & CTL_ROW_STOPPED) && row->epoch < t->setup.config->epochs)
+		return;
+	if (!finish && !(row->flags & CTL_ROW_RESTORE))
+		return;
+	if (finish)
+		n += (size_t)snprintf(t->note + n, sizeof(t->note) - n,
+				      "%sstopped early, %s is no better than %.6g", n ? "; " : "",
+				      plan->early.monitor, plan->early.best);
+	if (row->flags & CTL_ROW_RESTORE)
+		n += (size_t)snprintf(t->note + n, sizeof(t->note) - n,
+				      "%sthe best weights are those after epoch %u", n ? "; " : "",
+				      plan->best_epoch);
+	row->note = ctl_str(t->note, n);
+}
+
 /* Evaluation and advice after the last epoch of the run. */
 static int conclude(struct run *r, struct ctl_run_row *row, struct err *err)
 {
@@ -298,6 +336,7 @@ static int conclude(struct run *r, struct ctl_run_row *row, struct err *err)
 		return 0;
 	}
 	train_plan_advise(&t->plan, row);
+	say_best(t, row);
 	return 0;
 }
 
@@ -342,8 +381,10 @@ int train_run(struct train *t, const struct ctl_run *run, struct ctl_run_row *ro
 	if (rc)
 		return rc;
 	fill_row(&r, row);
-	if (stopped)
+	if (stopped) {
 		row->flags |= CTL_ROW_STOPPED;
+		say_stopped(&r, row);
+	}
 	if (!r.bad) {
 		rc = conclude(&r, row, err);
 		if (!rc && r.bad) {

@@ -85,6 +85,32 @@ static int check_labels(struct train *t, struct err *err)
 	return train_policy_check(t->setup.config, a, err);
 }
 
+/* What only makes sense with this many rows of this size. */
+static int check_rows(struct train *t, struct err *err)
+{
+	const struct train_config *c = t->setup.config;
+	const struct agree_block *a = t->setup.agreed;
+	struct backend_shape in = t->info->input;
+
+	if (!a->rows[ROW_TRAIN]) {
+		err_set(err, ERR_DATA, -ENODATA,
+			"there are no training rows: validation_fraction %g keeps all %" PRIu64
+			" for validation",
+			c->validation_fraction, a->rows[ROW_VALIDATION]);
+		err_hint(err, "Lower validation_fraction, or give more rows.");
+		return -ENODATA;
+	}
+	if (c->augment_pad > in.h || c->augment_pad > in.w)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "augment: pad_crop is %u, the images are %ux%u", c->augment_pad,
+			       in.w, in.h);
+	if (c->augment_cutout > in.h && c->augment_cutout > in.w)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "augment: cutout is %u, the images are %ux%u", c->augment_cutout,
+			       in.w, in.h);
+	return 0;
+}
+
 static int check_metric(struct train *t, const struct metric *m, struct err *err)
 {
 	enum backend_loss loss = t->loss.loss.loss;
@@ -138,6 +164,7 @@ static int plan_steps(struct train *t, struct err *err)
 	}
 	t->batch = a->batch_size;
 	t->rows = data_rows(t->setup.data, ROW_TRAIN);
+	t->validation_rows = data_rows(t->setup.data, ROW_VALIDATION);
 	t->steps = a->steps;
 	need = train_steps_per_epoch(&t->rows, &c->replicas, 1, t->batch);
 	if (!t->batch || t->batch > 65536 || t->steps < need)
@@ -170,6 +197,8 @@ static int resolve(struct train *t, struct notice *notice, struct err *err)
 	rc = check_shape(t, err);
 	if (!rc)
 		rc = check_labels(t, err);
+	if (!rc && !t->setup.inference)
+		rc = check_rows(t, err);
 	if (!rc)
 		rc = train_loss_choose(c, t->info, a, t->setup.inference, &t->loss, notice, err);
 	if (!rc)
@@ -408,11 +437,16 @@ static void say_classes(struct train *t, struct notice *n)
 				 a->n_labels);
 }
 
-static void say_batch(struct train *t, struct notice *n)
+static void say_rows(struct train *t, struct notice *n)
 {
 	const struct train_config *c = t->setup.config;
 	uint64_t rows = t->setup.agreed->rows[ROW_TRAIN];
 
+	if (c->validation_fraction > 0 && !t->setup.agreed->rows[ROW_VALIDATION])
+		train_notice_add(n,
+				 "W:no row is kept for validation: validation_fraction is %g, the "
+				 "rows are %" PRIu64,
+				 c->validation_fraction, rows);
 	if (!c->batch_size && t->batch < 128)
 		train_notice_add(n,
 				 "batch_size is %u, chosen for %" PRIu64
@@ -449,22 +483,46 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 	}
 	if (!setup->inference) {
 		say_classes(t, &n);
-		say_batch(t, &n);
+		say_rows(t, &n);
 	}
 	*notice = n.text;
 	*out = t;
 	return 0;
 }
 
+void train_drop_rows(struct train *t)
+{
+	if (t->shuffled)
+		data_reader_close(t->shuffled);
+	t->shuffled = NULL;
+	for (int i = 0; i < ROW_SETS; i++) {
+		if (t->reader[i])
+			data_reader_close(t->reader[i]);
+		t->reader[i] = NULL;
+	}
+	t->setup.data = NULL;
+}
+
+int train_rows(struct train *t, struct data_set *data, struct err *err)
+{
+	if (data_rows(data, ROW_TRAIN) != t->rows ||
+	    data_rows(data, ROW_VALIDATION) != t->validation_rows)
+		return err_set(err, ERR_DATA, -EINVAL,
+			       "the source has other rows than in the first pass: %" PRIu64
+			       " for training and %" PRIu64 " for validation, not %" PRIu64
+			       " and %" PRIu64,
+			       data_rows(data, ROW_TRAIN), data_rows(data, ROW_VALIDATION), t->rows,
+			       t->validation_rows);
+	t->setup.data = data;
+	return t->rows ? data_reader_open(data, ROW_TRAIN, t->max_batch, true, &t->shuffled, err)
+		       : 0;
+}
+
 void train_free(struct train *t)
 {
 	if (!t)
 		return;
-	if (t->shuffled)
-		data_reader_close(t->shuffled);
-	for (int i = 0; i < ROW_SETS; i++)
-		if (t->reader[i])
-			data_reader_close(t->reader[i]);
+	train_drop_rows(t);
 	if (t->net)
 		backend_net_free(t->net);
 	train_arena_free(&t->arena);

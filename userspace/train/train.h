@@ -126,6 +126,14 @@ struct train_setup {
 	bool inference; /* predict or evaluate only */
 };
 
+/*
+ * cache = false: the rows are dropped after each run and read again before the next. drop: the
+ * training no longer looks at its data set, which may be freed. rows: the same rows again (applied, in
+ * whatever order they came); ERR_DATA when their number is another one.
+ */
+void train_drop_rows(struct train *train);
+int train_rows(struct train *train, struct data_set *data, struct err *err);
+
 /* Memory that train_create will take. */
 int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err);
 /* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings), NULL if

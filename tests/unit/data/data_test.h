@@ -145,6 +145,71 @@ static inline struct agree_block agreed_alone(const struct agree_block *part)
 	return a;
 }
 
+/* ---- whole sets ---- */
+
+static inline struct data_config config_of(struct data_decoder *decoder, uint32_t h, uint32_t w,
+					   uint32_t c)
+{
+	return (struct data_config){.decoder = decoder,
+				    .memory = 64 << 20,
+				    .shape = {h, w, c},
+				    .max_bad_rows = 1000,
+				    .need_labels = true};
+}
+
+static inline struct data_set *create_set(const struct data_config *config)
+{
+	struct data_set *data;
+	struct err err;
+
+	if (data_create(config, &data, &err))
+		BAIL("%s", err.message);
+	return data;
+}
+
+static inline struct data_feeder *open_feed(struct data_set *data, const struct data_feed *feed)
+{
+	struct data_feeder *f;
+	struct err err;
+
+	if (data_feeder_open(data, feed, &f, &err))
+		BAIL("%s", err.message);
+	return f;
+}
+
+/* close, collect, apply; BAILs on an error. */
+static inline struct agree_block finish(struct data_set *data, struct data_feeder *f,
+					uint32_t outputs)
+{
+	struct agree_block part, agreed;
+	struct data_counts counts;
+	struct err err;
+
+	if (data_feeder_close(f, &counts, &err) || data_collect(data, &part, &err))
+		BAIL("%s", err.message);
+	agreed = agreed_alone(&part);
+	if (data_apply(data, &agreed, outputs, &err))
+		BAIL("%s", err.message);
+	return part;
+}
+
+/* collect, agree as one daemon, apply */
+static inline int apply(struct data_set *data, uint32_t outputs, struct agree_block *agreed,
+			struct err *err)
+{
+	struct agree_block part;
+	int rc = data_collect(data, &part, err);
+
+	if (rc)
+		BAIL("%s", err->message);
+	part.replicas = 1;
+	rc = agree_merge(&part, 1, agreed, err);
+	agree_free(&part);
+	if (rc)
+		return rc;
+	return data_apply(data, agreed, outputs, err);
+}
+
 /* ---- images ---- */
 
 struct jpeg_spec {
@@ -154,6 +219,7 @@ struct jpeg_spec {
 	int quality;
 	int n_scans; /* 0: the library's script */
 	const jpeg_scan_info *scans;
+	bool no_adobe; /* CMYK without Adobe's marker */
 };
 
 static inline struct bytes make_jpeg(const struct jpeg_spec *s, const uint8_t *pixels)
@@ -172,6 +238,8 @@ static inline struct bytes make_jpeg(const struct jpeg_spec *s, const uint8_t *p
 	c.in_color_space = s->in;
 	jpeg_set_defaults(&c);
 	jpeg_set_colorspace(&c, s->file);
+	if (s->no_adobe)
+		c.write_Adobe_marker = FALSE;
 	jpeg_set_quality(&c, s->quality, TRUE);
 	if (s->progressive)
 		jpeg_simple_progression(&c);

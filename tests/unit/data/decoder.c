@@ -277,14 +277,18 @@ static void test_attacks(void)
 	static const char *const refused[] = {"open", "socket", "exec"};
 	struct bytes good = file_read(GOLDEN, "rgb.png");
 	struct image_result r;
+	uint64_t begin;
 	bool crash;
 
 	r = attack(d, "crash", &crash);
 	ok(r.code == IMAGE_BAD && crash && strstr(r.reason, "ended the decoder"),
 	   "an image that crashes: %s", r.reason);
 	is(one(d, good, &crash).code, IMAGE_OK, "the next image finds a new worker");
+	begin = pool_now();
 	r = attack(d, "hang", &crash);
 	ok(r.code == IMAGE_BAD && crash, "an image that hangs: %s", r.reason);
+	ok(pool_now() - begin < 1400, "ended by the processor time it took (%llu ms)",
+	   (unsigned long long)(pool_now() - begin));
 	like(r.reason, "took the decoder more than 150 ms", "the time is named");
 	r = attack(d, "sleep", &crash);
 	ok(r.code == IMAGE_BAD && crash && strstr(r.reason, "150 ms"), "one that sleeps: %s",

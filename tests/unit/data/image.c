@@ -95,8 +95,8 @@ static void test_interlaced(void)
 /* YCCK is CMYK after the colour transform: near the CMYK that was encoded. */
 static void test_ycck(void)
 {
-	struct jpeg_spec cmyk = {W, H, 4, JCS_CMYK, JCS_CMYK, false, 100, 0, NULL};
-	struct jpeg_spec ycck = {W, H, 4, JCS_CMYK, JCS_YCCK, false, 100, 0, NULL};
+	struct jpeg_spec cmyk = {W, H, 4, JCS_CMYK, JCS_CMYK, false, 100, 0, NULL, false};
+	struct jpeg_spec ycck = {W, H, 4, JCS_CMYK, JCS_YCCK, false, 100, 0, NULL, false};
 	uint8_t pixels[H * W * 4], first[H * W * 3];
 	struct bytes a, b;
 	int worst = 0;
@@ -113,6 +113,23 @@ static void test_ycck(void)
 			worst = abs(first[i] - out[i]);
 	ok(worst <= 8, "YCCK gives the colours of CMYK (largest difference %d)", worst);
 	free(a.data);
+	free(b.data);
+}
+
+/* No ink is white; Adobe stores the values inverted, and marks the file. */
+static void test_ink(void)
+{
+	struct jpeg_spec spec = {W, H, 4, JCS_CMYK, JCS_CMYK, false, 100, 0, NULL, true};
+	uint8_t pixels[H * W * 4] = {0};
+	struct bytes b = make_jpeg(&spec, pixels);
+
+	ok(decode(b, 0, 0, 3).code == IMAGE_OK && out[0] > 250 && out[1] > 250 && out[2] > 250,
+	   "CMYK without a marker: no ink is white");
+	free(b.data);
+	spec.no_adobe = false;
+	b = make_jpeg(&spec, pixels);
+	ok(decode(b, 0, 0, 3).code == IMAGE_OK && out[0] < 5 && out[1] < 5 && out[2] < 5,
+	   "with Adobe's marker the same values are black");
 	free(b.data);
 }
 
@@ -152,7 +169,7 @@ static struct bytes png_header(uint32_t w, uint32_t h)
 
 static void test_large(void)
 {
-	struct jpeg_spec spec = {W, H, 3, JCS_RGB, JCS_YCbCr, false, 90, 0, NULL};
+	struct jpeg_spec spec = {W, H, 3, JCS_RGB, JCS_YCbCr, false, 90, 0, NULL, false};
 	uint8_t pixels[H * W * 3] = {0};
 	struct bytes b = png_header(25000, 20000);
 	struct image_result r = decode(b, 0, 0, 3);
@@ -187,7 +204,7 @@ static void test_large(void)
 static void test_scans(void)
 {
 	jpeg_scan_info scans[128] = {0};
-	struct jpeg_spec spec = {W, H, 1, JCS_GRAYSCALE, JCS_GRAYSCALE, true, 90, 0, scans};
+	struct jpeg_spec spec = {W, H, 1, JCS_GRAYSCALE, JCS_GRAYSCALE, true, 90, 0, scans, false};
 	uint8_t pixels[H * W];
 	struct bytes b;
 
@@ -237,6 +254,7 @@ int main(void)
 	test_golden();
 	test_interlaced();
 	test_ycck();
+	test_ink();
 	test_large();
 	test_scans();
 	test_sniff();

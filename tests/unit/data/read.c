@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-/*
- * read.c: labels to classes and the errors that name a row; targets, weights, ids and batches as a
- * training gets them; the scalar conversion.
+/* read.c: batches, ids and orders as a training or a prediction gets them; the scalar conversion.
  */
 #include "data_test.h"
 
@@ -37,339 +35,11 @@ void *realloc(void *p, size_t n)
 #define COUNTED 0
 #endif
 
-static struct data_config config_of(uint32_t h, uint32_t w, uint32_t c)
-{
-	return (struct data_config){.decoder = decoder,
-				    .memory = 64 << 20,
-				    .shape = {h, w, c},
-				    .max_bad_rows = 100,
-				    .need_labels = true};
-}
-
-/* One row of 4 pixels a label; text labels are UTF-8 bytes, others as their type. */
-struct labels {
-	enum row_type type;
-	bool array;
-	uint32_t n;
-	const void *value[12];
-	uint32_t bytes[12];
-};
-
-static struct data_set *feed_labels(const struct data_config *config, const struct labels *l,
-				    enum row_set set, struct err *err)
-{
-	struct data_feed feed = {.set = set,
-				 .x_type = ROW_BYTES,
-				 .y_type = l->type,
-				 .y_array = l->array,
-				 .has_y = true,
-				 .has_id = true};
-	struct data_feeder *f;
-	struct data_counts counts;
-	struct data_set *data;
-	int rc = data_create(config, &data, err);
-
-	if (!rc)
-		rc = data_feeder_open(data, &feed, &f, err);
-	for (uint32_t i = 0; i < l->n && !rc; i++) {
-		uint8_t x[4] = {(uint8_t)i, 1, 2, 3};
-		char id[16];
-		struct test_row r = {.id = id,
-				     .y = l->value[i],
-				     .y_bytes = l->bytes[i],
-				     .x = x,
-				     .x_bytes = 4,
-				     .weight = i + 1};
-
-		snprintf(id, sizeof(id), "row%u", i);
-		if (l->array)
-			r.y_dims = 1;
-		rc = feed_row(f, &r, err);
-	}
-	if (rc || data_feeder_close(f, &counts, err))
-		BAIL("%s", err->message);
-	return data;
-}
-
-/* collect, agree as one daemon, apply */
-static int apply(struct data_set *data, uint32_t outputs, struct agree_block *agreed,
-		 struct err *err)
-{
-	struct agree_block part;
-	int rc = data_collect(data, &part, err);
-
-	if (rc)
-		BAIL("%s", err->message);
-	part.replicas = 1;
-	rc = agree_merge(&part, 1, agreed, err);
-	agree_free(&part);
-	if (rc)
-		return rc;
-	return data_apply(data, agreed, outputs, err);
-}
-
-static struct labels ints(const int32_t *v, uint32_t n)
-{
-	struct labels l = {.type = ROW_I32, .n = n};
-
-	for (uint32_t i = 0; i < n; i++) {
-		l.value[i] = &v[i];
-		l.bytes[i] = 4;
-	}
-	return l;
-}
-
-static struct labels texts(const char *const *v, uint32_t n)
-{
-	struct labels l = {.type = ROW_TEXT, .n = n};
-
-	for (uint32_t i = 0; i < n; i++) {
-		l.value[i] = v[i];
-		l.bytes[i] = (uint32_t)strlen(v[i]);
-	}
-	return l;
-}
-
-/* Label of the row "rowI" in a reader that holds all rows. */
-static int32_t label_of(struct data_reader *r, const struct backend_batch *b, uint32_t i)
-{
-	char want[16];
-
-	snprintf(want, sizeof(want), "row%u", i);
-	for (uint32_t k = 0; k < b->n; k++) {
-		uint32_t n;
-		const char *id = data_reader_id(r, k, &n);
-
-		if (n == strlen(want) && !memcmp(id, want, n))
-			return b->label[k];
-	}
-	return -99;
-}
-
-static void test_int_labels(void)
-{
-	static const int32_t v[] = {1, 2, 2, 1, 2}, far[] = {0, 1, 2, 10, 1, -1};
-	struct data_config config = config_of(2, 2, 1);
-	struct labels l = ints(v, 5);
-	struct err err;
-	struct data_set *data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	struct agree_block agreed;
-	struct data_reader *r;
-	struct backend_batch b;
-	bool right = true;
-
-	is(apply(data, 2, &agreed, &err), 0, "labels 1 and 2 for two outputs");
-	data_reader_open(data, ROW_TRAIN, 5, false, &r, &err);
-	data_reader_batch(r, 0, 5, &b, &err);
-	for (uint32_t i = 0; i < 5; i++)
-		right &= label_of(r, &b, i) == v[i] - 1;
-	ok(right, "are classes 0 and 1");
-	for (uint32_t k = 0; k < 5; k++)
-		right &= b.target[2 * k] == (b.label[k] == 0) &&
-			 b.target[2 * k + 1] == (b.label[k] == 1);
-	ok(right, "one-hot targets");
-	data_reader_batch(r, 1, 3, &b, &err);
-	for (uint32_t k = 0; k < 3; k++)
-		right &= b.target[2 * k] + b.target[2 * k + 1] == 1 &&
-			 b.target[2 * k + (uint32_t)b.label[k]] == 1;
-	ok(right, "also in the next batch");
-	data_reader_close(r);
-	agree_free(&agreed);
-	data_free(data);
-
-	l = ints(far, 6);
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	ok(apply(data, 3, &agreed, &err) == -ERANGE && err.kind == ERR_DATA, "five labels, three "
-									     "outputs");
-	ok(strstr(err.message, "row row3: label 10 is outside 0..2") ||
-		   strstr(err.message, "row row5: label -1 is outside 0..2"),
-	   "a label outside 0..2 and its row are named: %s", err.message);
-	like(err.message, "the network has 3 outputs, the rows have 5 different labels", "and why");
-	agree_free(&agreed);
-	data_free(data);
-}
-
-static void test_text_labels(void)
-{
-	static const char *const v[] = {"cat", "dog", "bird", "cat", ""};
-	static const char *const other[] = {"cat", "worm"};
-	struct data_config config = config_of(2, 2, 1);
-	struct labels l = texts(v, 5);
-	struct err err;
-	struct data_set *data = feed_labels(&config, &l, ROW_TRAIN, &err), *more;
-	struct agree_block agreed, part;
-	struct data_reader *r;
-	struct backend_batch b;
-
-	is(apply(data, 7, &agreed, &err), 0, "four text labels, more outputs than classes");
-	data_reader_open(data, ROW_TRAIN, 5, false, &r, &err);
-	data_reader_batch(r, 0, 5, &b, &err);
-	/* bytewise: '' < bird < cat < dog */
-	ok(label_of(r, &b, 0) == 2 && label_of(r, &b, 1) == 3 && label_of(r, &b, 2) == 1 &&
-		   label_of(r, &b, 4) == 0,
-	   "classes in the order of their bytes");
-	data_reader_close(r);
-
-	/* evaluation with the model's class map */
-	l = texts(other, 2);
-	more = feed_labels(&config, &l, ROW_VALIDATION, &err);
-	data_collect(more, &part, &err);
-	ok(data_apply(more, &agreed, 7, &err) == -ERANGE && err.kind == ERR_DATA,
-	   "a label that the model does not know");
-	is_str(err.message, "row row1: label 'worm' is not one of the 4 classes of the model",
-	       "row and label are named");
-	agree_free(&part);
-	data_free(more);
-	agree_free(&agreed);
-	data_free(data);
-
-	l = texts(v, 5);
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	ok(apply(data, 2, &agreed, &err) == -ERANGE, "four labels, two outputs");
-	like(err.message, "the rows have 4 different labels, the network has 2 outputs", "says so");
-	agree_free(&agreed);
-	data_free(data);
-}
-
-static void test_weights(void)
-{
-	static const int32_t v[] = {0, 1, 0, 1};
-	struct data_config config = config_of(2, 2, 1);
-	struct labels l = ints(v, 4);
-	struct err err;
-	bool right = true;
-
-	for (enum row_set set = ROW_TRAIN; set <= ROW_VALIDATION; set++) {
-		struct data_set *data = feed_labels(&config, &l, set, &err);
-		struct agree_block part, agreed;
-		struct data_reader *r;
-		struct backend_batch b;
-
-		data_collect(data, &part, &err);
-		agreed = agreed_alone(&part);
-		agreed.label[1].weight = 2.5;
-		data_apply(data, &agreed, 2, &err);
-		data_reader_open(data, set, 4, false, &r, &err);
-		data_reader_batch(r, 0, 4, &b, &err);
-		for (uint32_t i = 0; i < 4; i++) {
-			uint8_t row = ((const uint8_t *)b.x[i])[0];
-			float want = (float)(row + 1);
-
-			if (set == ROW_TRAIN && v[row] == 1)
-				want *= 2.5f;
-			right &= b.weight[i] == want;
-		}
-		ok(right, set == ROW_TRAIN ? "sample weight times class weight"
-					   : "class weights are not for validation");
-		data_reader_close(r);
-		agree_free(&part);
-		data_free(data);
-	}
-}
-
-static void test_vectors(void)
-{
-	static const float v[3][3] = {{0, 1, 0}, {.25f, .25f, .5f}, {1, 0, 0}};
-	static const double d[] = {1.5, -2, 7};
-	static const uint8_t t[] = {0, 1, 1};
-	struct data_config config = config_of(2, 2, 1);
-	struct labels l = {.type = ROW_F32, .array = true, .n = 3};
-	struct agree_block agreed;
-	struct data_reader *r;
-	struct backend_batch b;
-	struct data_set *data;
-	struct err err;
-	bool right = true;
-
-	for (uint32_t i = 0; i < 3; i++) {
-		l.value[i] = v[i];
-		l.bytes[i] = 12;
-	}
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	is(apply(data, 3, &agreed, &err), 0, "arrays of three");
-	ok(agreed.labels == AGREE_VECTOR && agreed.outputs == 3, "agreed: vectors of 3");
-	data_reader_open(data, ROW_TRAIN, 3, false, &r, &err);
-	data_reader_batch(r, 0, 3, &b, &err);
-	for (uint32_t i = 0; i < 3; i++)
-		right &= !memcmp(b.target + 3 * i, v[((const uint8_t *)b.x[i])[0]], 12);
-	ok(right && !b.label, "targets as they came");
-	data_reader_close(r);
-	agree_free(&agreed);
-	data_free(data);
-
-	l.bytes[1] = 8;
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	ok(apply(data, 3, &agreed, &err) == -ERANGE && err.kind == ERR_DATA, "one array of two");
-	is_str(err.message, "row row1: the label array has 2 elements, the network 3 outputs",
-	       "is named");
-	agree_free(&agreed);
-	data_free(data);
-
-	config.regression = true;
-	l = (struct labels){.type = ROW_F64, .n = 3};
-	for (uint32_t i = 0; i < 3; i++) {
-		l.value[i] = &d[i];
-		l.bytes[i] = 8;
-	}
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	is(apply(data, 1, &agreed, &err), 0, "float targets");
-	data_reader_open(data, ROW_TRAIN, 3, true, &r, &err);
-	data_reader_epoch(r, 1, 1);
-	data_reader_batch(r, 0, 3, &b, &err);
-	for (uint32_t i = 0; i < 3; i++)
-		right &= b.target[i] == (float)d[((const uint8_t *)b.x[i])[0]];
-	ok(right && !b.label && agreed.labels == AGREE_FLOAT, "targets as they came");
-	data_reader_close(r);
-	agree_free(&agreed);
-	data_free(data);
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	ok(apply(data, 2, &agreed, &err) == -ERANGE, "one target for two outputs: %s", err.message);
-	agree_free(&agreed);
-	data_free(data);
-
-	config.regression = false;
-	l = (struct labels){.type = ROW_BOOL, .n = 3};
-	for (uint32_t i = 0; i < 3; i++) {
-		l.value[i] = &t[i];
-		l.bytes[i] = 1;
-	}
-	data = feed_labels(&config, &l, ROW_TRAIN, &err);
-	is(apply(data, 1, &agreed, &err), 0, "booleans for one output");
-	data_reader_open(data, ROW_TRAIN, 3, false, &r, &err);
-	data_reader_batch(r, 0, 3, &b, &err);
-	for (uint32_t i = 0; i < 3; i++)
-		right &= b.target[i] == (float)t[((const uint8_t *)b.x[i])[0]] &&
-			 b.label[i] == t[((const uint8_t *)b.x[i])[0]];
-	ok(right, "target 0 and 1");
-	data_reader_close(r);
-	agree_free(&agreed);
-	data_free(data);
-}
-
-static void test_many_labels(void)
-{
-	struct data_config config = config_of(2, 2, 1);
-	struct data_feed feed = feed_of_bytes(ROW_TRAIN);
-	struct data_feeder *f;
-	struct data_set *data;
-	struct err err;
-	int rc = 0;
-
-	data_create(&config, &data, &err);
-	data_feeder_open(data, &feed, &f, &err);
-	for (int32_t i = 0; i < 70000 && !rc; i++)
-		rc = feed_bytes(f, NULL, i, "1234", 4, &err);
-	ok(rc == -E2BIG && err.kind == ERR_DATA, "70,000 different labels");
-	like(err.message, "more than 65536 different labels", "are too many");
-	data_feeder_abort(f);
-	data_free(data);
-}
-
 /* Prediction: feeding order within a feeder, whatever the images cost; ids; spilled or not. */
 static void test_predict(bool spill)
 {
 	enum { N = 400, SIDE = 24 };
-	struct data_config config = config_of(SIDE, SIDE, 3);
+	struct data_config config = config_of(decoder, SIDE, SIDE, 3);
 	struct data_feed feed = feed_of_bytes(ROW_PREDICT);
 	struct agree_block part, agreed = {0};
 	struct data_feeder *f[2];
@@ -451,7 +121,7 @@ static void test_predict(bool spill)
 static void test_spilled_batches(void)
 {
 	enum { N = 4000, ROW = 1000 };
-	struct data_config config = config_of(ROW, 1, 1);
+	struct data_config config = config_of(decoder, ROW, 1, 1);
 	struct data_feed feed = feed_of_bytes(ROW_TRAIN);
 	struct agree_block agreed;
 	struct data_feeder *f;
@@ -470,9 +140,12 @@ static void test_spilled_batches(void)
 	data_create(&config, &data, &err);
 	data_feeder_open(data, &feed, &f, &err);
 	for (int i = 0; i < N; i++) {
+		char id[16];
+
+		snprintf(id, sizeof(id), "%d", i);
 		for (int k = 0; k < ROW; k++)
 			x[k] = (uint8_t)(i * 31 + k * (i >> 8));
-		if (feed_bytes(f, NULL, i % 2, x, ROW, &err))
+		if (feed_bytes(f, id, i % 2, x, ROW, &err))
 			BAIL("%s", err.message);
 	}
 	data_feeder_close(f, &counts, &err);
@@ -486,10 +159,8 @@ static void test_spilled_batches(void)
 	for (int step = 0; step < 400; step++) {
 		uint32_t n = step % 40 == 39 ? 0 : 20 + (uint32_t)(next_random(&seed) % 2);
 
-		if (step % 100 == 99) {
+		if (step % 50 == 49) /* in the middle: what was read ahead is of the old order */
 			data_reader_epoch(r, 1, (uint32_t)step);
-			first = 0;
-		}
 		if (step % 30 == 29)
 			first = next_random(&seed) % (N - 60);
 		if (first + n > N)
@@ -497,17 +168,20 @@ static void test_spilled_batches(void)
 		if (data_reader_batch(r, first, n, &b, &err))
 			BAIL("%s", err.message);
 		for (uint32_t i = 0; i < n; i++) {
-			const uint8_t *p = b.x[i];
-			uint8_t want[ROW];
+			uint32_t bytes;
+			const char *text = data_reader_id(r, first + i, &bytes);
+			char copy[16];
+			int id;
 
-			/* the row is known by its first byte and its slope: rebuild it */
+			snprintf(copy, sizeof(copy), "%.*s", (int)bytes, text);
+			id = atoi(copy);
 			for (int k = 0; k < ROW; k++)
-				want[k] = (uint8_t)(p[0] + k * (uint8_t)(p[1] - p[0]));
-			right &= !memcmp(p, want, ROW);
+				x[k] = (uint8_t)(id * 31 + k * (id >> 8));
+			right &= !memcmp(b.x[i], x, ROW);
 		}
 		first += n;
 	}
-	ok(right, "rows are whole");
+	ok(right, "rows are whole and the right ones");
 	if (COUNTED)
 		is(allocations - before, 0, "no batch and no epoch allocates");
 	ok(data_reader_batch(r, N - 10, 11, &b, &err) == -EINVAL, "past the end");
@@ -521,7 +195,7 @@ static void test_spilled_batches(void)
 /* A daemon without rows takes shape and type of the others. */
 static void test_no_rows(void)
 {
-	struct data_config config = config_of(0, 0, 0);
+	struct data_config config = config_of(decoder, 0, 0, 0);
 	struct agree_block part, agreed = {.h = 5,
 					   .w = 6,
 					   .c = 3,
@@ -604,11 +278,6 @@ int main(void)
 
 	if (data_decoder_create(&limits, &decoder, &err) || !mkdtemp(spill_dir))
 		BAIL("cannot begin");
-	test_int_labels();
-	test_text_labels();
-	test_weights();
-	test_vectors();
-	test_many_labels();
 	test_predict(false);
 	test_predict(true);
 	test_spilled_batches();

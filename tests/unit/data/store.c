@@ -63,7 +63,7 @@ static void test_rows(uint64_t memory, bool spill, const char *name)
 	uint64_t *where = malloc(N * sizeof(*where));
 	uint32_t right = 0, in_file = 0;
 	struct err err;
-	int rc = store_create(memory, spill ? spill_dir : NULL, 0, &s, &err);
+	int rc = store_create(memory, spill ? spill_dir : NULL, 0, 0, &s, &err);
 
 	for (uint32_t i = 0; i < N && !rc; i++) {
 		void *lost;
@@ -96,18 +96,18 @@ static void test_places(void)
 	void *a, *b;
 	struct err err;
 
-	store_create(1 << 20, NULL, 0, &s, &err);
+	store_create(1 << 20, NULL, 0, 0, &s, &err);
 	store_place(s, &w, 101, &a, &err);
 	ok(((uintptr_t)a + 101) % 8 == 0, "the end of a value is a multiple of 8");
 	store_place(s, &w, 101, &b, &err);
 	ok(a == b, "what is not kept is given again");
-	store_keep(&w, 40, &where[0]);
+	store_keep(&w, 43, &where[0]);
 	store_place(s, &w, 64, &b, &err);
-	ok((uint8_t *)b + 64 == (uint8_t *)a + 101 - 40 - ((uintptr_t)a + 101 - 40) % 8,
+	ok((uint8_t *)b + 64 == (uint8_t *)a + 101 - 43 - ((uintptr_t)a + 101 - 43) % 8,
 	   "the head of a row is overwritten by the next");
 	store_keep(&w, 8, &where[1]);
 	store_writer_close(s, &w);
-	ok((const uint8_t *)store_pointer(s, where[0]) == (uint8_t *)a + 61, "x did not move");
+	ok((const uint8_t *)store_pointer(s, where[0]) == (uint8_t *)a + 58, "x did not move");
 	store_free(s);
 }
 
@@ -120,7 +120,7 @@ static void test_limits(void)
 	int rc = 0;
 	uint32_t n = 0;
 
-	store_create(1 << 20, NULL, 0, &s, &err);
+	store_create(1 << 20, NULL, 0, 0, &s, &err);
 	while (!rc && n++ < 10000)
 		rc = put(s, &w, n, 1000, &where, &err);
 	is(rc, -ENOMEM, "no spill_dir: memory ends");
@@ -130,7 +130,7 @@ static void test_limits(void)
 	store_writer_close(s, &w);
 	store_free(s);
 
-	store_create(1 << 20, spill_dir, 2 << 20, &s, &err);
+	store_create(1 << 20, spill_dir, 2 << 20, 0, &s, &err);
 	for (rc = 0, n = 0; !rc && n < 10000; n++)
 		rc = put(s, &w, n, 1000, &where, &err);
 	is(rc, -ENOSPC, "spill_max ends");
@@ -141,7 +141,24 @@ static void test_limits(void)
 	store_writer_close(s, &w);
 	store_free(s);
 
-	store_create(1 << 20, "/nonexistent/spill", 0, &s, &err);
+	/* more than any disk has, then what any disk has */
+	store_create(1 << 20, spill_dir, 0, UINT64_C(1) << 60, &s, &err);
+	for (rc = 0, n = 0; !rc && n < 10000; n++)
+		rc = put(s, &w, n, 1000, &where, &err);
+	is(rc, -ENOSPC, "spill_min_free is kept");
+	is(err.kind, ERR_LIMIT, "a limit");
+	like(err.message, "spill_min_free = 1152921504606846976", "it is named");
+	is(store_spilled(s), 0, "before a byte is spilled");
+	store_writer_close(s, &w);
+	store_free(s);
+	store_create(1 << 20, spill_dir, 2 << 20, 1, &s, &err);
+	for (rc = 0, n = 0; !rc && n < 1500; n++)
+		rc = put(s, &w, n, 1000, &where, &err);
+	ok(!rc && store_spilled(s), "where the disk has more, rows are spilled");
+	store_writer_close(s, &w);
+	store_free(s);
+
+	store_create(1 << 20, "/nonexistent/spill", 0, 0, &s, &err);
 	for (rc = 0, n = 0; !rc && n < 10000; n++)
 		rc = put(s, &w, n, 1000, &where, &err);
 	ok(rc == -ENOENT && err.kind == ERR_IO, "a spill_dir that is not there");
@@ -183,7 +200,7 @@ static void test_faults(void)
 	int rc = 0, fd;
 	uint32_t n;
 
-	store_create(1 << 20, spill_dir, 0, &s, &err);
+	store_create(1 << 20, spill_dir, 0, 0, &s, &err);
 	for (n = 0; n < 3000 && !rc; n++)
 		rc = put(s, &w, n, 1000, &where[n], &err);
 	store_writer_close(s, &w);
@@ -207,7 +224,7 @@ static void test_faults(void)
 	getrlimit(RLIMIT_FSIZE, &old);
 	small = (struct rlimit){1 << 20, old.rlim_max};
 	setrlimit(RLIMIT_FSIZE, &small);
-	store_create(1 << 20, spill_dir, 0, &s, &err);
+	store_create(1 << 20, spill_dir, 0, 0, &s, &err);
 	for (n = 0, rc = 0; n < 3000 && !rc; n++)
 		rc = put(s, &w, n, 1000, &where[n], &err);
 	setrlimit(RLIMIT_FSIZE, &old);
@@ -230,7 +247,7 @@ static int run_full_disk(void)
 
 	if (mount("none", spill_dir, "tmpfs", 0, "size=1m"))
 		return 77;
-	store_create(1 << 20, spill_dir, 1 << 30, &s, &err);
+	store_create(1 << 20, spill_dir, 1 << 30, 0, &s, &err);
 	for (uint32_t n = 0; n < 10000 && !rc; n++)
 		rc = put(s, &w, n, 1000, &where, &err);
 	store_free(s);
@@ -240,15 +257,37 @@ static int run_full_disk(void)
 		       : 1;
 }
 
+static bool put_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+	bool good = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	if (fd >= 0)
+		close(fd);
+	return good;
+}
+
+/* A mount namespace of our own; unprivileged users get it with a user namespace. */
+static bool own_mounts(void)
+{
+	char uid[32], gid[32];
+
+	snprintf(uid, sizeof(uid), "0 %u 1", geteuid());
+	snprintf(gid, sizeof(gid), "0 %u 1", getegid());
+	if (!geteuid())
+		return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+	return !unshare(CLONE_NEWUSER | CLONE_NEWNS) && put_text("/proc/self/setgroups", "deny") &&
+	       put_text("/proc/self/uid_map", uid) && put_text("/proc/self/gid_map", gid);
+}
+
 static void test_full_disk(void)
 {
 	int status = 0;
 	pid_t pid = fork();
 
 	if (!pid) {
-		if (unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS))
+		if (!own_mounts())
 			_exit(77);
-		mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
 		_exit(run_full_disk());
 	}
 	waitpid(pid, &status, 0);

@@ -152,6 +152,8 @@ int main(int argc, char **argv)
 	if (!b || backend_pool_create(2, &two) || backend_pool_create(3, &three))
 		BAIL("no pool");
 	for (size_t i = 0; i < OP_CASES; i++) {
+		static const char *const isa[] = {"plain", "avx2"};
+
 		if (argc > 1 && strcmp(argv[1], op_cases[i].name))
 			continue;
 		try_case(&op_cases[i], b, 5, 5, NULL);
@@ -159,6 +161,12 @@ int main(int argc, char **argv)
 		try_case(&op_cases[i], b, 37, 40, two);
 		try_case(&op_cases[i], b, 2, 2, three);
 		try_none(&op_cases[i], b, two);
+		/* the loops of other processors, and the library where own kernels are faster */
+		for (int k = 0; k < 2; k++) {
+			setenv("CNN_CPU_ISA", isa[k], 1);
+			try_case(&op_cases[i], b, 4, 4, NULL);
+		}
+		unsetenv("CNN_CPU_ISA");
 	}
 	backend_pool_free(two);
 	backend_pool_free(three);

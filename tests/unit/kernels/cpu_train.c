@@ -192,6 +192,14 @@ static void try_network(struct build *b, const char *name, void (*build)(struct 
 	pair_sums(&p, "training", name, &got, &want);
 	pair_arena(&p, "gradient", name, BACKEND_GRAD, 4 * p.tolerance);
 	pair_arena(&p, "statistics", name, BACKEND_STAT, 4 * p.tolerance);
+	/* half a batch more on top */
+	p.ref.batch.n = p.cpu.batch.n = n / 2;
+	if (backend_gradient(p.ref.net, &p.ref.batch, 0.2f, true, NULL, NULL, &want, p.want,
+			     NULL) ||
+	    backend_gradient(p.cpu.net, &p.cpu.batch, 0.2f, true, NULL, NULL, &got, p.got, NULL))
+		BAIL("%s: no gradient", name);
+	pair_arena(&p, "gradient, accumulated", name, BACKEND_GRAD, 4 * p.tolerance);
+	p.ref.batch.n = p.cpu.batch.n = n;
 	if (!steps(&p, name, 0.01, 3, false))
 		goto out;
 	trajectories_agree(&p, name, 5e-3);
@@ -204,6 +212,41 @@ static void try_network(struct build *b, const char *name, void (*build)(struct 
 	steps(&p, name, 0.01, 1, true);
 	trajectories_agree(&p, name, 5e-3);
 out:
+	pair_close(&p);
+}
+
+/* A net for inference only; its size is what was estimated, and less than that of training. */
+static void try_inference(struct build *b, struct backend_pool *pool)
+{
+	const struct op_case op = {
+		"inference", residual_net, {BACKEND_SPARSE_CROSSENTROPY, 0, false}, false};
+	struct backend_net_options options;
+	uint64_t bytes = 0, training = 0;
+	struct backend_sums got, want;
+	struct pair p;
+
+	residual_net(b);
+	if (b_finish(b))
+		BAIL("no graph");
+	options = trial_options(&b->graph, &op, 7);
+	options.inference = true;
+	if (pair_open(&p, &op, b, 7, 7, pool, &options)) {
+		struct trial *t = &p.cpu;
+
+		if (backend_evaluate(p.ref.net, NULL, NULL, &p.ref.batch, &want, p.want, NULL) ||
+		    backend_evaluate(t->net, NULL, NULL, &t->batch, &got, p.got, NULL))
+			BAIL("no evaluation");
+		pair_sums(&p, "evaluation", "inference", &got, &want);
+		ok(distance(p.got, p.want, 7 * t->outputs) < p.tolerance, "inference: outputs");
+		is(backend_gradient(t->net, &t->batch, 1, false, NULL, NULL, NULL, NULL, NULL),
+		   -EPERM, "inference: no gradient");
+		is(backend_estimate(t->backend, &b->graph, &options, &bytes), 0, "estimated");
+		is(bytes, backend_net_bytes(t->net), "the estimate is exact");
+		options.inference = false;
+		ok(!backend_estimate(t->backend, &b->graph, &options, &training) &&
+			   training > bytes,
+		   "training takes more");
+	}
 	pair_close(&p);
 }
 
@@ -243,6 +286,7 @@ int main(void)
 	try_network(b, "keras_cnn", keras_cnn, 11, two);
 	try_network(b, "residual", residual_net, 13, two);
 	try_network(b, "residual, one thread", residual_net, 13, NULL);
+	try_inference(b, two);
 	try_infinite(b, two);
 	backend_pool_free(two);
 	free(b);

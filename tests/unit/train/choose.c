@@ -140,6 +140,14 @@ static void explicit(void)
 		"from_logits is true, must be false", NULL);
 	refused("\"class_weight\": {\"7\": 2}", THREE, "dense:3:softmax", ERR_PARAM,
 		"class_weight names '7'", NULL);
+	refused("\"class_weight\": {\"0\": 0, \"1\": 0, \"2\": 0}", THREE, "dense:3:softmax",
+		ERR_PARAM, "every class weight 0", NULL);
+	refused("\"validation_fraction\": 0.99999", THREE, "dense:3:softmax", ERR_DATA,
+		"there are no training rows: validation_fraction 0.99999 keeps all 400", "Lower");
+	refused("\"augment\": \"pad_crop=3\"", THREE, "dense:3:softmax", ERR_PARAM,
+		"augment: pad_crop is 3, the images are", NULL);
+	refused("\"augment\": \"cutout=3\"", THREE, "dense:3:softmax", ERR_PARAM,
+		"augment: cutout is 3, the images are", NULL);
 	refused("\"class_weight\": \"balanced\"", NUMBER, "dense:1:linear", ERR_PARAM,
 		"class_weight needs one label a row", NULL);
 	refused("\"metrics\": \"accuracy\"", NUMBER, "dense:1:linear", ERR_PARAM,
@@ -177,6 +185,10 @@ static void notices(void)
 	     "W:");
 	told("\"batch_size\": 20", THREE, ROWS, "dense:3:softmax", NULL, "batch_size");
 	told("\"batch_size\": 20", THREE, ROWS, "dense:3:softmax", NULL, "never occur");
+	told("\"validation_fraction\": 0.00001", THREE, ROWS, "dense:3:softmax",
+	     "W:no row is kept for validation: validation_fraction is 1e-05, the rows are 400",
+	     NULL);
+	told("\"validation_fraction\": 0.5", THREE, ROWS, "dense:3:softmax", NULL, "kept");
 	told("\"batch_size\": 500", THREE, ROWS, "dense:3:softmax",
 	     "batch_size is 500, the training rows are 400", NULL);
 	told("\"batch_size\": 100, \"accumulate\": 9", THREE, ROWS, "dense:3:softmax",

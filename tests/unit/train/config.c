@@ -155,7 +155,6 @@ static void names(void)
 	refused("{\"backend\": \"cuda\"}", "backend is 'cuda', must be one of 'cpu', 'ref'", NULL);
 	refused("{\"normalization\": \"standard\"}",
 		"normalization is \"standard\", must be one of", NULL);
-	refused("{\"cache\": false}", "cache is false", NULL);
 	refused("{\"kind\": 3}", "kind is 3", NULL);
 	refused("{\"optimizer\": \"adam\", \"momentum\": 0.9}",
 		"momentum has no meaning with optimizer 'adam', it belongs to sgd and rmsprop",

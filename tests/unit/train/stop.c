@@ -176,7 +176,8 @@ static void early(void)
 	double least = INFINITY;
 	struct err err = {0};
 	uint64_t n = 0, m;
-	uint32_t best_epoch = 0;
+	uint32_t best_epoch = 0, said = 0;
+	char want[160];
 	struct rig r;
 
 	validation.f32 += ROWS / 2 * WIDTH;
@@ -190,6 +191,7 @@ static void early(void)
 		if (train_run(r.train, &run, &row, &err))
 			BAIL("early stopping: %s", err.message);
 		run.flags = row.flags & CTL_ROW_IMPROVED ? CTL_RUN_SNAPSHOT : 0;
+		said += row.note.n && !(row.flags & CTL_ROW_FINISH);
 		if (row.validation_loss < least) {
 			least = row.validation_loss;
 			free(best);
@@ -198,8 +200,15 @@ static void early(void)
 		}
 		run.first_epoch++;
 	} while (!(row.flags & CTL_ROW_FINISH) && run.first_epoch < 200);
+	is(said, 0, "no note before the end");
 	is(run.first_epoch, best_epoch + 5, "stops four epochs after the best one");
 	ok(row.flags & CTL_ROW_RESTORE, "and asks for the best weights");
+	snprintf(want, sizeof(want),
+		 "stopped early, val_loss is no better than %.6g; the best weights are those after "
+		 "epoch %u",
+		 least, best_epoch + 1);
+	ok(row.note.n == strlen(want) && !memcmp(row.note.p, want, row.note.n), "and says so: %.*s",
+	   (int)row.note.n, row.note.n ? row.note.p : "");
 	got = rig_get(&r, CTL_BEST, &m);
 	ok(got && n == m && !memcmp(got, best, n), "which are the snapshot");
 	free(got);
@@ -278,6 +287,7 @@ static void interrupted(bool cancel)
 	struct other o = {.cancel = cancel};
 	struct ctl_run_row row;
 	struct err err = {0};
+	char want[96];
 	double begin;
 	pthread_t thread;
 	struct rig r;
@@ -301,9 +311,19 @@ static void interrupted(bool cancel)
 			   isfinite(row.loss),
 		   "with a row that is good (%u epochs, %llu rows)", row.epoch,
 		   (unsigned long long)row.rows);
+		/* the row's steps tell where it must have been */
+		if (row.steps % (ROWS / 2))
+			snprintf(want, sizeof(want), "stopped in epoch %u, after step %llu of %u",
+				 row.epoch + 1, (unsigned long long)row.steps % (ROWS / 2),
+				 ROWS / 2);
+		else
+			snprintf(want, sizeof(want), "stopped after epoch %u", row.epoch);
+		ok(row.note.n == strlen(want) && !memcmp(row.note.p, want, row.note.n),
+		   "that says where: %s", want);
 		rc = rig_run(&r, row.epoch, 1, &row, &err);
 		ok(!rc && row.flags == CTL_ROW_STOPPED && !row.steps && isnan(row.loss),
 		   "a run after stop does nothing and says so");
+		ok(row.note.n && !strncmp(row.note.p, "stopped ", 8), "in its note, too");
 	}
 	rig_end(&r);
 }

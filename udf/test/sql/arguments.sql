@@ -69,3 +69,17 @@ ALTER TABLE t_bad_rows RENAME TO u_bad_rows;
 SELECT d('epochs := 1, seed := 3, warm_start := ''u'', learning_rate := 1e-12, momentum := 0');
 SELECT abs(a.loss - b.loss) < 1e-6 AS went_on FROM gpu_cnn_evaluate('t', 'img') a, gpu_cnn_evaluate('u', 'img') b;
 SELECT try('architecture := dense(3), warm_start := ''u'', epochs := 1');
+
+-- the last epoch is the best: its weights, not those of an older snapshot
+SELECT d('epochs := 3, seed := 9');
+SELECT checksum('t') AS plain \gset
+SELECT d('epochs := 3, seed := 9, early_stop := ''monitor=loss, patience=5, restore_best=true''');
+SELECT checksum('t') = :'plain' AS last_is_best FROM t_history WHERE epoch = 3;
+-- the plateau rule's factor goes from one call to the next
+SELECT d('epochs := 4, learning_rate := 0.1, lr_schedule := ''plateau(monitor=loss, factor=0.5, patience=1, min_delta=100)''');
+SELECT round(learning_rate::numeric, 5) AS lr FROM t_history ORDER BY epoch;
+-- iterations of several epochs see the same rows as single ones
+SELECT d('epochs := 4, seed := 9, evaluate_every := 1');
+SELECT checksum('t') AS single \gset
+SELECT d('epochs := 4, seed := 9, evaluate_every := 3');
+SELECT checksum('t') = :'single' AS same, count(*) AS iterations FROM t_history;

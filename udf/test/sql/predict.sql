@@ -77,16 +77,47 @@ BEGIN
 	END IF;
 END
 $$;
+-- a job ends with its query, not with the statement that the client sent
+DO $$
+DECLARE
+	most bigint := 0;
+BEGIN
+	FOR i IN 1 .. 100 LOOP
+		PERFORM gpu_cnn_predict('n', image) FROM img LIMIT 1;
+		most := greatest(most, (SELECT count(*) FROM gpu_cnn_progress()));
+	END LOOP;
+	IF most > 2 THEN
+		RAISE EXCEPTION '% jobs at once', most;
+	END IF;
+END
+$$;
+-- each call in a query has a job; more than cnnd has places for are an error, not a wait for oneself
+CREATE FUNCTION calls(n integer) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	i integer;
+BEGIN
+	EXECUTE (SELECT 'SELECT num_nonnulls(' || string_agg('gpu_cnn_predict(''n'', image)', ', ') || ') FROM img LIMIT 1'
+		FROM generate_series(1, n)) INTO i;
+	RETURN i || ' calls';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE || ' ' || SQLERRM;
+END
+$$;
+SELECT calls(4);
+SET statement_timeout = '20s';
+SELECT calls(30);
+RESET statement_timeout;
+SELECT jobs_left();
 BEGIN;
 DECLARE c CURSOR FOR SELECT gpu_cnn_predict('n', image) IS NOT NULL AS p FROM img;
 FETCH 2 FROM c;
 SELECT count(*) FROM gpu_cnn_progress();
 CLOSE c;
-SELECT count(*) FROM gpu_cnn_progress();
+SELECT jobs_left();
 SAVEPOINT s;
 SELECT gpu_cnn_predict('n', image), 1 / (id - 3) FROM img ORDER BY id;
 ROLLBACK TO s;
-SELECT count(*) FROM gpu_cnn_progress();
+SELECT jobs_left();
 COMMIT;
 
 -- evaluation

@@ -93,16 +93,16 @@ SELECT * FROM gpu_cnn_history('two.fake');
 DROP TABLE two.fake_history;
 SELECT * FROM gpu_cnn_history('two.fake');
 DROP TABLE two.fake_summary;
-CREATE TABLE two.fake_summary (format_version integer, architecture text, parameters text, task text,
+CREATE TABLE two.fake_summary (format_version integer, architecture json, parameters json, task text,
 	dependent text, independent text, classes text[], outputs integer, agreed bytea);
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
-INSERT INTO two.fake_summary VALUES (1, 'lenet', '[]', 'classification', 'y', 'x', '{a}', 10, '\x00');
+INSERT INTO two.fake_summary VALUES (1, '{}', '[]', 'classification', 'y', 'x', '{a}', 10, '\x00');
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
 UPDATE two.fake_summary SET format_version = 99;
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
 
 -- another one's job: the secret and the owner's role are needed
-SELECT * FROM gpu_cnn_begin(repeat('0', 32) || ':' || repeat('1', 32), 0, 1, 1, '{"architecture": "lenet"}') AS b(i, u, admitted, f, r, a, d, reason, n);
+SELECT admitted, reason FROM gpu_cnn_begin(repeat('0', 32) || ':' || repeat('1', 32), 0, 1, 1, '{"architecture": "lenet"}') AS b(i, u, admitted, f, r, a, d, reason, n);
 RESET ROLE;
 -- (begun by regress_cnn_two; an orphan until somebody ends it)
 SET ROLE regress_cnn_one;
@@ -144,3 +144,18 @@ DROP SCHEMA one, two CASCADE;
 DROP TABLE few, secret;
 REVOKE ALL ON img FROM regress_cnn_one;
 DROP ROLE regress_cnn_one, regress_cnn_two, regress_cnn_none, regress_cnn_admin;
+
+-- a function with the aggregate's name and exact types must not get the job's secret
+CREATE FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, text) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE EXCEPTION 'the secret is %', $1;
+END
+$$;
+SELECT rows FROM gpu_cnn_train('SELECT image, label FROM img', 'm', architecture := 'dense2', epochs := 1, batch_size := 10, backend := 'ref');
+CREATE AGGREGATE gpu_cnn_feed(text, integer, tid, bytea, text, unknown) (SFUNC = gpu_cnn_feed_row, STYPE = internal);
+SELECT * FROM gpu_cnn_train('img', 'm2', architecture := 'dense2');
+DROP FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, text);
+CREATE FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, anyelement) RETURNS bigint[] LANGUAGE sql AS 'SELECT NULL::bigint[]';
+SELECT * FROM gpu_cnn_train('img', 'm2', architecture := 'dense2', sample_weight := 'id');
+DROP FUNCTION gpu_cnn_feed(text, integer, tid, bytea, text, anyelement);
+SELECT rows FROM gpu_cnn_train('img', 'm2', architecture := 'dense2', epochs := 1, batch_size := 10, backend := 'ref');

@@ -1,6 +1,6 @@
 -- a training from end to end on one server
 SELECT model, rows, skipped, lost, epochs, effective_batch, loss < 0.2 AS learnt, validation_loss,
-	metrics->>'accuracy' AS accuracy, feeders > 0 AS fed, seconds_feed > 0 AS feed, seconds_train > 0 AS train,
+	metrics->>'accuracy' AS accuracy, feeders > 0 AS fed, seconds_feed > 0 AS feed, seconds_train >= 0 AS train,
 	seconds_merge, seconds_evaluate >= 0 AS evaluate, seconds_store > 0 AS store
 FROM gpu_cnn_train('img', 'm', architecture := 'dense2', epochs := 3, batch_size := 10, backend := 'ref');
 
@@ -39,6 +39,13 @@ SELECT epochs FROM gpu_cnn_train('img', 'm3', architecture := 'dense2', epochs :
 	backend := 'ref', seed := 1);
 SELECT checksum('m') = checksum('m2') AS same, checksum('m') = checksum('m3') AS other_seed;
 SELECT checksum('m', 'optimizer') = checksum('m2', 'optimizer') AS same;
+
+-- rows that are fed again before each iteration: the same weights
+SELECT epochs, rows FROM gpu_cnn_train('SELECT * FROM img WHERE id <= 150', 'kept', architecture := 'dense2', epochs := 3,
+	batch_size := 10, backend := 'ref', validation_source := 'SELECT * FROM img WHERE id > 150', id_column := 'id');
+SELECT epochs, rows FROM gpu_cnn_train('SELECT * FROM img WHERE id <= 150', 'again', architecture := 'dense2', epochs := 3,
+	batch_size := 10, backend := 'ref', validation_source := 'SELECT * FROM img WHERE id > 150', id_column := 'id', cache := false);
+SELECT checksum('kept') = checksum('again') AS same, k.validation_loss = a.validation_loss AS same_loss FROM kept_summary k, again_summary a;
 
 -- the optimized back end agrees with the reference
 SELECT epochs FROM gpu_cnn_train('img', 'm4', architecture := 'dense2', epochs := 3, batch_size := 10,

@@ -76,7 +76,9 @@ SELECT count(*) FILTER (WHERE gpu_cnn_predict('m', image) = (id % 2 = 1)::text) 
 SELECT rows FROM gpu_cnn_predict('m', 'x', 'p', independent := 'image', id_column := 'id', pred_type := 'prob');
 SELECT count(*), count(DISTINCT class_value), round(sum(prob)::numeric) FROM p;
 DROP TABLE p;
+SET max_parallel_workers_per_gather = 0;
 CALL train('image', 'y.i4 + 0.25::float8', dense(1, 'linear'));
+RESET max_parallel_workers_per_gather;
 CALL train('image', 'y.i4 + 0.25::float8', dense(1, 'linear'), ', loss := ''mse''');
 SELECT task, outputs, classes, loss < 0.2 AS learnt FROM m_summary;
 SELECT predictions, rows FROM gpu_cnn_predict('m', 'x', 'p', independent := 'image', id_column := 'id');
