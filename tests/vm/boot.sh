@@ -5,7 +5,7 @@
 # it ended, so that tests/harness can run it. Exits 0 when the machine came to its end.
 #   VM_SECONDS=150  longer is a failure
 #   VM_LOG=quiet    or loglevel=8: the kernel's messages on DIR/console
-# cx16=off: qemu 7.2 sets wrong flags after cmpxchg16b, and kernels from 6.5 on use it to allocate.
+# cx16=off: under qemu 7.2 the 6.12 kernel died at a cmpxchg16b with wrong flags; see docs/kernel-module.md.
 set -euo pipefail
 dir=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
