@@ -41,6 +41,7 @@ include kernels/module.mk
 include userspace/module.mk
 include udf/module.mk
 include tests/module.mk
+-include kmod/module.mk
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)

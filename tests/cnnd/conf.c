@@ -67,7 +67,6 @@ static const struct {
 	{"socket_group =\nring_bytes = 2G\n", 2, "out of range 64K .. 1G"},
 	{"socket_group =\nring_bytes = 8Q\n", 2, "a size is wanted"},
 	{"socket_group =\nmax_value = 99999999999999T\n", 2, "too large"},
-	{"socket_group =\nring = device\n", 2, "no back end for /dev/cnnring"},
 	{"socket_group =\nring = pipe\n", 2, "one of auto|memfd|device is wanted"},
 	{"socket_group =\nring = aut\n", 2, "one of auto|memfd|device is wanted"},
 	{"socket_group =\nmemory = 0%\n", 2, "out of range 1% .. 100%"},

@@ -210,11 +210,21 @@ static void test_spill(const char *more, const char *named)
 	lab_close(&lab);
 }
 
+static int demand_device(struct lab_job *job)
+{
+	struct ctl_msg m;
+
+	lab_message(job, CTL_FEED, &m);
+	m.u.feed.set = ROW_PREDICT;
+	m.u.feed.x_type = ROW_BYTES;
+	m.u.feed.ring = 2;
+	return lab_call(job, &m, CTL_FEED_OK);
+}
+
 static void test_rings(struct lab *lab)
 {
 	struct lab_job a, b;
 	struct lab_feed feed, second;
-	struct ctl_msg m;
 
 	reconfigure(lab, "ring_bytes = 1M\nring_total = 1M\nmax_value = 64K\n");
 	a = open_job(lab, "alice", CTL_PREDICTION);
@@ -240,13 +250,13 @@ static void test_rings(struct lab *lab)
 	ok(!lab_feed_open(&a, ROW_PREDICT, &feed),
 	   "the place of a ring is free when its feed is over");
 	lab_feed_close(&feed, NULL);
-	lab_message(&a, CTL_FEED, &m);
-	m.u.feed.set = ROW_PREDICT;
-	m.u.feed.x_type = ROW_BYTES;
-	m.u.feed.ring = 2;
-	ok(lab_call(&a, &m, CTL_FEED_OK) < 0, "a session that demands the device ring");
-	like(a.err.message, "gpu_cnn.ring = device, but this daemon has ring = auto",
+	reconfigure(lab, "ring_bytes = 1M\nring_total = 1M\nmax_value = 64K\nring = memfd\n");
+	ok(demand_device(&a) < 0, "a session that demands the device ring");
+	like(a.err.message, "gpu_cnn.ring = device, but this daemon has ring = memfd",
 	     "  both named");
+	reconfigure(lab, "ring_bytes = 1M\nring_total = 1M\nmax_value = 64K\n");
+	ok(demand_device(&a) < 0, "... which this host has not");
+	like(a.err.message, "no /dev/cnnring: module cnnring is not loaded", "  and why");
 	close_job(&a);
 	is(lab_held(lab), 0, "rings are given back");
 	reconfigure(lab, "");

@@ -6,6 +6,7 @@
  * the producer when the consumer is the faster one and keeps falling asleep.
  */
 #include "../../userspace/ring/ring.h"
+#include "backend.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -119,7 +120,7 @@ static struct sample run(bool with_ring, uint32_t bytes, uint64_t rows, uint32_t
 	if (pipe2(p, O_CLOEXEC) || pipe2(tell, O_CLOEXEC))
 		die("pipe");
 	fcntl(p[1], F_SETPIPE_SZ, 1 << 20);
-	if (with_ring && (ring_create(RING_DEFAULT_BYTES, &ring) || ring_export(ring, fds)))
+	if (with_ring && (make_ring(RING_DEFAULT_BYTES, &ring) || ring_export(ring, fds)))
 		die("ring_create");
 	begin = now();
 	pid = fork();

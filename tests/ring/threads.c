@@ -6,6 +6,7 @@
  */
 #include "../../userspace/ring/ring_impl.h"
 #include "../tap.h"
+#include "backend.h"
 #include "transitions.h"
 
 #include <fcntl.h>
@@ -109,7 +110,7 @@ static void transitions(bool by_twin, bool full, uint64_t wanted, const cpu_set_
 	pthread_t thread;
 
 	memset(pace, 0, sizeof(*pace));
-	if (ring_create(RING_MIN_BYTES, &consumer))
+	if (make_ring(RING_MIN_BYTES, &consumer))
 		BAIL("ring_create");
 	side[0] = (struct side){consumer, pace, false, !full, 48, wanted, allowed, 0};
 	side[1] = (struct side){by_twin ? twin(consumer) : attached(consumer),
@@ -205,7 +206,7 @@ static void values(bool by_twin)
 	pthread_t thread;
 
 	memset(pace, 0, sizeof(*pace));
-	if (ring_create(RING_MIN_BYTES, &consumer))
+	if (make_ring(RING_MIN_BYTES, &consumer))
 		BAIL("ring_create");
 	side[0] = (struct side){.ring = consumer, .pace = pace};
 	side[1] =
@@ -228,7 +229,8 @@ int main(void)
 
 	if (sched_getaffinity(0, sizeof(allowed), &allowed))
 		BAIL("sched_getaffinity: %m");
-	for (int by_twin = 1; by_twin >= 0; by_twin--) {
+	/* the device gives nobody the right to write on both sides */
+	for (int by_twin = !on_device(); by_twin >= 0; by_twin--) {
 		transitions(by_twin, false, wanted, &allowed);
 		transitions(by_twin, true, wanted, &allowed);
 		values(by_twin);

@@ -6,6 +6,7 @@
  *   RING_TRANSITIONS=n  another count
  */
 #include "../tap.h"
+#include "backend.h"
 #include "transitions.h"
 
 #include <fcntl.h>
@@ -67,7 +68,7 @@ static void run(bool full, uint64_t wanted, const cpu_set_t *allowed)
 	uint64_t lost;
 	pid_t pid;
 
-	if (ring_create(RING_MIN_BYTES, &consumer))
+	if (make_ring(RING_MIN_BYTES, &consumer))
 		BAIL("ring_create");
 	ring_export(consumer, fds);
 	/* full: four records fill the ring, and each one that goes makes room for one */

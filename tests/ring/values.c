@@ -5,6 +5,7 @@
  */
 #include "../../userspace/ring/ring.h"
 #include "../tap.h"
+#include "backend.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -105,7 +106,8 @@ static int receive(struct ring *ring, uint64_t value, uint64_t *bytes)
 	return rc ? rc : wrong ? -EBADMSG : 0;
 }
 
-static const uint64_t sizes[] = {300000000, 900000000};
+/* in an emulated machine a tenth is enough: the ring is still small against it */
+static uint64_t sizes[] = {300000000, 900000000};
 
 static void produce(const int *fds, int report)
 {
@@ -132,7 +134,7 @@ static void produce(const int *fds, int report)
 
 int main(void)
 {
-	static const char *const names[] = {"300 MB", "900 MB"};
+	static const char *const names[] = {"the small value", "the large value"};
 	int fds[RING_FDS], status, report[2];
 	struct ring_stats stats;
 	struct ring *ring;
@@ -140,7 +142,9 @@ int main(void)
 	long kb[2] = {-1, -1};
 	pid_t pid;
 
-	if (ring_create(RING_SIZE, &ring) || pipe2(report, O_CLOEXEC))
+	for (int i = 0; i < 2 && on_device(); i++)
+		sizes[i] /= 10;
+	if (make_ring(RING_SIZE, &ring) || pipe2(report, O_CLOEXEC))
 		BAIL("ring_create");
 	ring_export(ring, fds);
 	pid = fork();

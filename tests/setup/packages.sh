@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # packages.sh: installs what the project builds and tests with, if it is missing (Debian and Ubuntu). Needs
 # root or sudo only when something is missing. No PostgreSQL cluster is created, started or touched.
-#   packages.sh [build|demo|bench]   more groups add to `build`
+#   packages.sh [build|demo|bench|kmod]   more groups add to `build`
 set -euo pipefail
 
 build="gcc make binutils perl procps util-linux zstd xz-utils libc6-dev
@@ -10,6 +10,7 @@ build="gcc make binutils perl procps util-linux zstd xz-utils libc6-dev
   libssl-dev iproute2"
 demo="gnuplot-nox dataset-fashion-mnist"
 bench="python3 python3-venv"
+kmod="qemu-system-x86 qemu-system-common seabios busybox-static cpio kmod sparse libelf1"
 
 want="$build"
 for group in "$@"; do
@@ -17,6 +18,7 @@ for group in "$@"; do
 	build) ;;
 	demo) want="$want $demo" ;;
 	bench) want="$want $bench" ;;
+	kmod) want="$want $kmod" ;;
 	*) echo "packages.sh: unknown group '$group'" >&2; exit 2 ;;
 	esac
 done

@@ -135,11 +135,6 @@ static int set_word(const struct key *k, const char *text, uint32_t *out, char w
 
 	if (conf_word(text, k->words, &v, why))
 		return -EINVAL;
-	if (v > CONF_RING_MEMFD) {
-		snprintf(why, CONF_WHY,
-			 "this version has no back end for /dev/cnnring; use auto or memfd");
-		return -EINVAL;
-	}
 	*out = v;
 	return 0;
 }

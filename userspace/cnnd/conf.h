@@ -27,7 +27,7 @@ struct conf_amount {
 	bool percent;
 };
 
-enum conf_ring { CONF_RING_AUTO = 0, CONF_RING_MEMFD = 1 };
+enum conf_ring { CONF_RING_AUTO = 0, CONF_RING_MEMFD = 1, CONF_RING_DEVICE = 2 };
 
 struct conf {
 	char socket[108]; /* sun_path */

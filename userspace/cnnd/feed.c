@@ -105,28 +105,70 @@ static void leave(struct feed *f, struct call *c, const struct ctl_msg *answer,
 	pthread_mutex_unlock(&d->lock);
 }
 
-static int open_ring(struct feed *f, struct drain *dr, struct err *err)
+/* ---- the ring ---- */
+
+/* What the host's configuration and the session's demand leave. -EINVAL: they exclude each other.
+ */
+static int choose(uint32_t conf, uint32_t demand, enum ring_backend *out)
+{
+	static const enum ring_backend backends[] = {
+		[CONF_RING_AUTO] = RING_BACKEND_AUTO,
+		[CONF_RING_MEMFD] = RING_BACKEND_MEMFD,
+		[CONF_RING_DEVICE] = RING_BACKEND_DEVICE,
+	};
+
+	if (demand > CONF_RING_DEVICE || (conf && demand && conf != demand))
+		return -EINVAL;
+	*out = backends[conf ? conf : demand];
+	return 0;
+}
+
+void feed_ring_text(uint32_t conf_ring, char text[FEED_RING_TEXT])
+{
+	char why[RING_WHY];
+
+	if (conf_ring == CONF_RING_MEMFD)
+		snprintf(text, FEED_RING_TEXT, "memfd: ring = memfd");
+	else if (!ring_device_check(why))
+		snprintf(text, FEED_RING_TEXT, "device: /dev/cnnring");
+	else if (conf_ring == CONF_RING_DEVICE)
+		snprintf(text, FEED_RING_TEXT, "device, but unusable: %s", why);
+	else
+		snprintf(text, FEED_RING_TEXT, "memfd: %s", why);
+}
+
+/* why: the reason if the device was wanted and did not serve, else empty */
+static int open_ring(struct feed *f, struct drain *dr, char why[RING_WHY], struct err *err)
 {
 	int rc = data_feeder_open(f->job->data, &f->types, &dr->feeder, err);
 
 	if (rc)
 		return rc;
-	rc = ring_create(f->ring_bytes, &dr->ring);
+	rc = ring_create_on(f->backend, f->ring_bytes, &dr->ring, why);
 	if (rc) {
 		err_set(err, ERR_LIMIT, rc, "cannot make a ring of %" PRIu64 " bytes: %s",
-			f->ring_bytes, strerror(-rc));
+			f->ring_bytes, why[0] ? why : strerror(-rc));
 		drain_abort(dr);
 	}
 	return rc;
 }
 
-/* Answers FEED with the ring's descriptors. */
-static void announce(struct feed *f, struct call *c, const struct ring *ring)
+/*
+ * Answers FEED with the ring's descriptors. A device that is there and refuses is told to the
+ * session, once a job; that there is none is the usual case, and gpu_cnn_version() says so.
+ */
+static void announce(struct feed *f, struct call *c, struct ring *ring, const char *why)
 {
 	struct ctl_msg m = {.type = CTL_FEED_OK};
 	const char *name = ring_backend_name(ring);
+	char unused[RING_WHY], notice[RING_WHY + 64];
 	int fds[RING_FDS];
 
+	if (why[0] && !f->types.feeder && ring_device_check(unused) != -ENOENT) {
+		snprintf(notice, sizeof(notice), "rows travel through a memfd ring: %s", why);
+		log_warn(NULL, "%s", notice);
+		m.u.feed_ok.notice = ctl_str(notice, strlen(notice));
+	}
 	memcpy(m.job, f->job->id, CTL_ID);
 	m.u.feed_ok.feeder = f->types.feeder;
 	m.u.feed_ok.ring_bytes = f->ring_bytes;
@@ -134,6 +176,7 @@ static void announce(struct feed *f, struct call *c, const struct ring *ring)
 	m.u.feed_ok.ring = ctl_str(name, strlen(name));
 	ring_export(ring, fds);
 	call_answer(c, &m, fds, RING_FDS);
+	ring_exported(ring); /* the frame has copies of its own */
 	call_finish(c);
 }
 
@@ -223,14 +266,15 @@ static void *feed_thread(void *arg)
 		.max_value = f->max_value, .take = take_value, .give = give_value, .context = f};
 	struct ctl_msg done = {0};
 	struct err err = {0};
+	char why[RING_WHY] = "";
 	uint64_t rows;
 	bool good;
 
-	if (open_ring(f, &dr, &err)) {
+	if (open_ring(f, &dr, why, &err)) {
 		leave(f, c, NULL, &err, 0);
 		return NULL;
 	}
-	announce(f, c, dr.ring);
+	announce(f, c, dr.ring, why);
 	good = drain_loop(f, &dr) && !finish(f, &dr, &done, &err);
 	rows = dr.rows;
 	drain_abort(&dr);
@@ -245,7 +289,9 @@ static void *feed_thread(void *arg)
 static int check(struct session *s, const struct job *job, const struct ctl_feed *feed,
 		 struct err *err)
 {
+	static const char *const ring_names[] = {"auto", "memfd", "device"};
 	const struct conf *conf = &s->daemon->conf;
+	enum ring_backend backend;
 
 	if (s->daemon->stopping)
 		return err_set(err, ERR_DRAINING, -ESHUTDOWN, "the daemon is shutting down");
@@ -262,11 +308,11 @@ static int check(struct session *s, const struct job *job, const struct ctl_feed
 	    feed->y_type >= ROW_TYPE_COUNT || (feed->has_y && feed->y_type == ROW_NONE))
 		return err_set(err, ERR_PARAM, -EINVAL, "element types %u and %u are not known",
 			       feed->x_type, feed->y_type);
-	if (feed->ring == 2)
-		return err_set(err, ERR_PARAM, -ENODEV,
-			       "gpu_cnn.ring = device, but this daemon has ring = %s (this version "
-			       "has no back end for /dev/cnnring)",
-			       conf->ring == CONF_RING_MEMFD ? "memfd" : "auto");
+	if (choose(conf->ring, feed->ring, &backend))
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "gpu_cnn.ring = %s, but this daemon has ring = %s",
+			       ring_names[feed->ring <= CONF_RING_DEVICE ? feed->ring : 0],
+			       ring_names[conf->ring]);
 	if (memory_total_for(s->daemon->memory, MEMORY_RINGS) + conf->ring_bytes > conf->ring_total)
 		return err_set(
 			err, ERR_LIMIT, -ENOMEM,
@@ -293,6 +339,7 @@ static struct feed *feed_new(struct session *s, struct job *job, const struct ct
 	f->session = s;
 	f->ring_bytes = s->daemon->conf.ring_bytes;
 	f->max_value = s->daemon->conf.max_value;
+	choose(s->daemon->conf.ring, m->ring, &f->backend); /* check() has */
 	f->types = (struct data_feed){.set = (enum row_set)m->set,
 				      .x_type = (enum row_type)m->x_type,
 				      .y_type = (enum row_type)m->y_type,

@@ -10,6 +10,7 @@
 #ifndef CNND_FEED_H
 #define CNND_FEED_H
 
+#include "../ring/ring.h"
 #include "daemon.h"
 
 /* Handlers of FEED and FEED_END; main thread, no lock held. */
@@ -33,10 +34,15 @@ struct feed {
 
 	/* settings at the begin */
 	uint64_t ring_bytes, max_value;
+	enum ring_backend backend;
 };
 
 void feed_cancel(struct feed *f);
 /* The connection of s->feed has ended: so has its job. */
 void feed_session_closed(struct session *s, const char *why);
+
+/* Which ring a feed would get now, and why: "memfd: no /dev/cnnring: ...". */
+#define FEED_RING_TEXT (RING_WHY + 32)
+void feed_ring_text(uint32_t conf_ring, char text[FEED_RING_TEXT]);
 
 #endif

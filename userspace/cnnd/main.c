@@ -18,6 +18,7 @@
 #include "crash.h"
 #include "daemon.h"
 #include "desk.h"
+#include "feed.h"
 #include "files.h"
 #include "log.h"
 #include "sdnotify.h"
@@ -171,15 +172,16 @@ static void daemon_free(struct daemon *d)
 
 static void log_start(const struct daemon *d)
 {
-	char spill[CONF_PATH + 16];
+	char spill[CONF_PATH + 16], ring[FEED_RING_TEXT];
 	const char *folder = files_spill_dir(&d->conf, spill);
 
+	feed_ring_text(d->conf.ring, ring);
 	log_info(LOG_CODE("start"),
 		 "cnnd %s, process %d, socket %s, device %s (%s), memory %llu MB of %llu MB, "
-		 "spill to %s",
+		 "spill to %s, ring %s",
 		 CNN_VERSION, (int)getpid(), d->conf.socket, devices_name(d->devices),
 		 devices_info(d->devices), (unsigned long long)(memory_limit(d->memory) >> 20),
-		 (unsigned long long)(d->machine.bytes >> 20), folder ? folder : "nowhere");
+		 (unsigned long long)(d->machine.bytes >> 20), folder ? folder : "nowhere", ring);
 }
 
 /* Tells the process that started this one (not under -d) that all is well. */

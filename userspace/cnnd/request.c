@@ -55,7 +55,7 @@ static int identify(struct session *s, const struct ctl_hello *h, struct err *er
 
 static int hello(struct session *s, const struct ctl_msg *msg, struct err *err)
 {
-	static const char ring[] = "memfd: this version has no back end for /dev/cnnring";
+	char ring[FEED_RING_TEXT];
 	const struct ctl_hello *h = &msg->u.hello;
 	struct ctl_msg m = {.type = CTL_HELLO_OK};
 	struct ctl_hello_ok *r = &m.u.hello_ok;
@@ -73,7 +73,8 @@ static int hello(struct session *s, const struct ctl_msg *msg, struct err *err)
 	r->pid = (uint32_t)getpid();
 	r->host = ctl_str(s->daemon->host, strlen(s->daemon->host));
 	r->build = ctl_str(BUILD, sizeof(BUILD) - 1);
-	r->ring = ctl_str(ring, sizeof(ring) - 1);
+	feed_ring_text(s->daemon->conf.ring, ring);
+	r->ring = ctl_str(ring, strlen(ring));
 	session_send(s, &m, NULL, 0);
 	return 0;
 }

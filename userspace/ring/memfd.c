@@ -9,8 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -23,17 +21,11 @@
 #endif
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#define POPULATE_MAX (64u << 20) /* larger rings are mapped page by page as they are used */
-#define FALLOCATE_TRIES 1000	 /* a signal makes it start again from nothing */
-
-static uint64_t page_bytes(void)
-{
-	return (uint64_t)sysconf(_SC_PAGESIZE);
-}
+#define FALLOCATE_TRIES 1000 /* a signal makes it start again from nothing */
 
 static uint64_t file_bytes(uint64_t data_bytes)
 {
-	return RING_PAGES * page_bytes() + data_bytes;
+	return RING_PAGES * ring_page_bytes() + data_bytes;
 }
 
 /* ---- ops ---- */
@@ -73,78 +65,21 @@ static void memfd_drain(struct ring *ring)
 		return; /* EAGAIN, EINTR: a wake-up too many later, no harm */
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 static void memfd_release(struct ring *ring)
 {
-	if (ring->region)
-		munmap(ring->region, ring->region_bytes);
-	close_fd(&ring->memory);
-	close_fd(&ring->wake_self);
-	close_fd(&ring->wake_peer);
+	ring_unmap(ring);
+	ring_close_fd(&ring->memory);
+	ring_close_fd(&ring->wake_self);
+	ring_close_fd(&ring->wake_peer);
 }
 
-static const struct ring_ops memfd_ops = {
+const struct ring_ops ring_memfd_ops = {
 	.name = "memfd",
 	.export = memfd_export,
 	.kick = memfd_kick,
 	.drain = memfd_drain,
 	.release = memfd_release,
 };
-
-/* ---- mapping ---- */
-
-/* One window of the file over what ring->region reserves. */
-static int map_at(struct ring *ring, size_t at, uint64_t offset, size_t n, bool writable)
-{
-	int prot = PROT_READ | (writable ? PROT_WRITE : 0);
-	int flags = MAP_SHARED | MAP_FIXED | (n <= POPULATE_MAX ? MAP_POPULATE : 0);
-	void *p = mmap((uint8_t *)ring->region + at, n, prot, flags, ring->memory, (off_t)offset);
-
-	return p == MAP_FAILED ? -errno : 0;
-}
-
-/*
- * Region: producer's page, consumer's page, a hole, data, data, a hole; the holes stay without
- * access, so that an overrun on either side faults. Each end may write its own page, the producer
- * also the data. The geometry page needs no mapping: it is read once.
- */
-static int map_ring(struct ring *ring)
-{
-	const size_t page = page_bytes(), size = ring->size;
-	const bool producer = ring->role == RING_PRODUCER;
-	const size_t data = 3 * page;
-	uint8_t *base;
-	int rc;
-
-	ring->region_bytes = data + 2 * size + page;
-	base = mmap(NULL, ring->region_bytes, PROT_NONE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (base == MAP_FAILED)
-		return -errno;
-	ring->region = base;
-	rc = map_at(ring, 0, page, page, producer);
-	if (!rc)
-		rc = map_at(ring, page, 2 * page, page, !producer);
-	if (!rc)
-		rc = map_at(ring, data, RING_PAGES * page, size, producer);
-	if (!rc)
-		rc = map_at(ring, data + size, RING_PAGES * page, size, producer);
-	if (!rc && (madvise(base, ring->region_bytes, MADV_DONTDUMP) ||
-		    madvise(base, ring->region_bytes, MADV_DONTFORK)))
-		rc = -errno;
-	if (rc)
-		return rc;
-	ring->self = (struct ring_side *)(producer ? base : base + page);
-	ring->peer = (struct ring_side *)(producer ? base + page : base);
-	ring->data = base + data;
-	return 0;
-}
 
 /* ---- consumer: create ---- */
 
@@ -163,7 +98,7 @@ static int fill_memfd(int fd, uint64_t data_bytes)
 	const struct ring_geometry geometry = {
 		.magic = RING_MAGIC,
 		.version = RING_VERSION,
-		.page_bytes = (uint32_t)page_bytes(),
+		.page_bytes = (uint32_t)ring_page_bytes(),
 		.data_bytes = data_bytes,
 	};
 	const uint64_t bytes = file_bytes(data_bytes);
@@ -181,14 +116,14 @@ static int fill_memfd(int fd, uint64_t data_bytes)
 	return fcntl(fd, F_ADD_SEALS, SEALS) ? -errno : 0;
 }
 
-int ring_create(size_t bytes, struct ring **out)
+int ring_memfd_create(size_t bytes, struct ring **out)
 {
 	struct ring *ring;
 	int rc;
 
 	if (!ring_legal_bytes(bytes))
 		return -EINVAL;
-	ring = ring_new(RING_CONSUMER, &memfd_ops);
+	ring = ring_new(RING_CONSUMER, &ring_memfd_ops);
 	if (!ring)
 		return -ENOMEM;
 	ring->size = bytes;
@@ -202,7 +137,7 @@ int ring_create(size_t bytes, struct ring **out)
 			rc = -errno;
 	}
 	if (!rc)
-		rc = map_ring(ring);
+		rc = ring_map(ring, ring->memory);
 	if (rc) {
 		ring_close(ring);
 		return rc;
@@ -237,21 +172,16 @@ static int check_memory(int fd, size_t max_bytes, uint64_t *data_bytes)
 		return -EPROTO; /* holes */
 	if (pread(fd, &g, sizeof(g), 0) != (ssize_t)sizeof(g))
 		return -EPROTO;
-	want.page_bytes = (uint32_t)page_bytes();
+	want.page_bytes = (uint32_t)ring_page_bytes();
 	want.data_bytes = *data_bytes;
 	return memcmp(&g, &want, sizeof(g)) ? -EPROTO : 0;
 }
 
 static int check_event(int fd)
 {
-	static const char want[] = "anon_inode:[eventfd]";
-	char path[40], target[sizeof(want)];
-	ssize_t n;
 	int flags;
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	n = readlink(path, target, sizeof(target));
-	if (n != (ssize_t)sizeof(want) - 1 || memcmp(target, want, sizeof(want) - 1))
+	if (!ring_fd_is(fd, "anon_inode:[eventfd]"))
 		return -EBADF;
 	flags = fcntl(fd, F_GETFL);
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
@@ -259,13 +189,10 @@ static int check_event(int fd)
 	return 0;
 }
 
-int ring_attach(const int fds[RING_FDS], size_t max_bytes, struct ring **out)
+int ring_memfd_attach(const int fds[RING_FDS], size_t max_bytes, struct ring *ring)
 {
-	struct ring *ring = ring_new(RING_PRODUCER, &memfd_ops);
-	int rc = ring ? 0 : -ENOMEM;
+	int rc = fds[1] == fds[2] ? -EBADF : 0;
 
-	if (!rc && fds[1] == fds[2])
-		rc = -EBADF;
 	for (int i = 0; i < RING_FDS && !rc; i++)
 		if (fds[i] < 0 || fcntl(fds[i], F_SETFD, FD_CLOEXEC))
 			rc = -EBADF;
@@ -275,21 +202,12 @@ int ring_attach(const int fds[RING_FDS], size_t max_bytes, struct ring **out)
 		rc = check_event(fds[1]);
 	if (!rc)
 		rc = check_event(fds[2]);
-	if (!rc) {
-		ring->memory = fds[0];
-		rc = map_ring(ring);
-		ring->memory = -1;
-	}
-	if (rc) {
-		for (int i = 0; i < RING_FDS; i++)
-			if (fds[i] >= 0)
-				close(fds[i]);
-		ring_close(ring);
+	if (!rc)
+		rc = ring_map(ring, fds[0]);
+	if (rc)
 		return rc;
-	}
 	close(fds[0]); /* the mapping is enough: one descriptor less in the backend */
 	ring->wake_peer = fds[1];
 	ring->wake_self = fds[2];
-	*out = ring;
 	return 0;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
  * ring.c: the protocol of the ring: positions, records, sleeping and waking. Knows nothing of where
- * the pages come from (memfd.c). The peer is not trusted: its index is read once and checked, its
- * record headers are copied once and checked, and after a violation the ring stays broken.
+ * the pages come from (memfd.c, device.c), but for the choice between the two. The peer is not
+ * trusted: its index is read once and checked, its record headers are copied once and checked, and
+ * after a violation the ring stays broken.
  */
 #include "ring_impl.h"
 
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /*
  * After a sleep that ended without a wake-up although there is work: how long the wake-up may be
@@ -55,9 +57,56 @@ void ring_stats(const struct ring *ring, struct ring_stats *out)
 	*out = ring->stats;
 }
 
+int ring_create_on(enum ring_backend backend, size_t bytes, struct ring **out, char why[RING_WHY])
+{
+	char reason[RING_WHY] = "";
+	int rc = -EINVAL;
+
+	if (!ring_legal_bytes(bytes))
+		return -EINVAL;
+	if (backend == RING_BACKEND_AUTO || backend == RING_BACKEND_DEVICE)
+		rc = ring_device_create(bytes, out, reason);
+	if (backend == RING_BACKEND_MEMFD || (rc && backend == RING_BACKEND_AUTO))
+		rc = ring_memfd_create(bytes, out);
+	if (why)
+		memcpy(why, reason, RING_WHY);
+	return rc;
+}
+
+int ring_create(size_t bytes, struct ring **out)
+{
+	return ring_create_on(RING_BACKEND_MEMFD, bytes, out, NULL);
+}
+
+int ring_attach(const int fds[RING_FDS], size_t max_bytes, struct ring **out)
+{
+	bool device = ring_device_is(fds[0]);
+	struct ring *ring = ring_new(RING_PRODUCER, device ? &ring_device_ops : &ring_memfd_ops);
+	int rc = -ENOMEM;
+
+	if (ring)
+		rc = device ? ring_device_attach(fds, max_bytes, ring)
+			    : ring_memfd_attach(fds, max_bytes, ring);
+	if (rc) {
+		for (int i = 0; i < RING_FDS; i++)
+			if (fds[i] >= 0)
+				close(fds[i]);
+		ring_close(ring);
+		return rc;
+	}
+	*out = ring;
+	return 0;
+}
+
 int ring_export(const struct ring *ring, int fds[RING_FDS])
 {
-	return ring->ops->export(ring, fds);
+	return ring->ops->export ? ring->ops->export(ring, fds) : -EINVAL;
+}
+
+void ring_exported(struct ring *ring)
+{
+	if (ring->ops->exported)
+		ring->ops->exported(ring);
 }
 
 int ring_wait_fd(const struct ring *ring)
@@ -72,7 +121,8 @@ static uint64_t record_bytes(uint32_t length)
 
 static bool peer_closed(const struct ring *ring)
 {
-	return atomic_load_explicit(&ring->peer->closed, memory_order_seq_cst) != 0;
+	return ring->peer_gone ||
+	       atomic_load_explicit(&ring->peer->closed, memory_order_seq_cst) != 0;
 }
 
 /* Reads the peer's index once. It may only grow, and must leave between 0 and size bytes in use. */

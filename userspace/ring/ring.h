@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * ring.h: the shared-memory ring between one producer (a database backend) and one consumer
- * (cnnd). One opaque API; the memfd back end is here, the device back end (/dev/cnnring) comes
- * behind the same calls. Layout and wake-up protocol: docs/architecture.md, "Ring".
+ * (cnnd). One opaque API with two back ends: memfd, and the device /dev/cnnring (kmod/). Layout and
+ * wake-up protocol: docs/architecture.md, "Ring".
  *
  * Every call returns 0 or -errno: -EAGAIN full or empty (wait, then try again), -EPIPE the peer
  * has closed its side, -EPROTO the peer published an index or a record that cannot be, -EMSGSIZE
@@ -43,18 +43,33 @@ struct ring_stats {
 	uint64_t timeouts_with_work; /* of those, with work there: a lost wake-up; stays 0 */
 };
 
-/*
- * Consumer's side. bytes: data area, a power of two within RING_MIN_BYTES..RING_MAX_BYTES. All
- * memory is allocated here (-ENOMEM, -ENOSPC otherwise) and sealed.
- */
-int ring_create(size_t bytes, struct ring **out);
-/* The RING_FDS descriptors to pass by SCM_RIGHTS; they stay owned by the ring. */
-int ring_export(const struct ring *ring, int fds[RING_FDS]);
+enum ring_backend { RING_BACKEND_AUTO, RING_BACKEND_MEMFD, RING_BACKEND_DEVICE };
+#define RING_WHY 200
 
 /*
- * Producer's side. Takes ownership of fds (closed on failure too). Checks type, seals, size and
- * geometry before anything is mapped for use; -EPERM names missing seals, -EBADF a wrong kind of
- * descriptor, -EPROTO a geometry that does not fit, -E2BIG more than max_bytes.
+ * Consumer's side. bytes: data area, a power of two within RING_MIN_BYTES..RING_MAX_BYTES. All
+ * memory is allocated here (-ENOMEM, -ENOSPC, -EDQUOT otherwise). AUTO takes the device if it is
+ * there and gives the memory, else memfd. why (may be NULL): one line, the reason why the device
+ * did not serve (AUTO, DEVICE); empty if it did or was not asked.
+ */
+int ring_create_on(enum ring_backend backend, size_t bytes, struct ring **out, char why[RING_WHY]);
+int ring_create(size_t bytes, struct ring **out); /* memfd */
+/* 0: there is a device that fits and may be opened; else -errno and the reason. */
+int ring_device_check(char why[RING_WHY]);
+
+/*
+ * The RING_FDS descriptors to pass by SCM_RIGHTS; they stay owned by the ring. (The device needs
+ * one; it comes three times.) exported: they have been sent, the ring gives up what only the
+ * producer needs. Before that the device does not notice the death of the producer.
+ */
+int ring_export(const struct ring *ring, int fds[RING_FDS]);
+void ring_exported(struct ring *ring);
+
+/*
+ * Producer's side, for both back ends. Takes ownership of fds (closed on failure too). Checks type,
+ * seals, size and geometry before anything is mapped for use; -EPERM names missing seals, -EBADF a
+ * wrong kind of descriptor, -EPROTO a geometry or a module that does not fit, -E2BIG more than
+ * max_bytes.
  */
 int ring_attach(const int fds[RING_FDS], size_t max_bytes, struct ring **out);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * ring_impl.h: inside of the ring, for ring.c (the protocol), the back ends behind it (memfd.c) and
- * tests that need both ends on one mapping. Not for users of ring.h.
+ * ring_impl.h: inside of the ring, for ring.c (the protocol), the back ends behind it (memfd.c,
+ * device.c, and map.c for both) and tests that need both ends on one mapping. Not for users of
+ * ring.h.
  *
  * Pages of the shared memory: geometry, producer's, consumer's, then the data area, which each end
  * maps twice back to back. Positions are bytes since the beginning and never wrap; a record starts
@@ -68,9 +69,10 @@ enum ring_role { RING_PRODUCER, RING_CONSUMER };
 struct ring_ops {
 	const char *name;
 	int (*export)(const struct ring *ring, int fds[RING_FDS]);
-	void (*kick)(struct ring *ring);    /* make the peer's descriptor readable */
-	void (*drain)(struct ring *ring);   /* make our own unreadable */
-	void (*release)(struct ring *ring); /* unmap, close */
+	void (*kick)(struct ring *ring);     /* make the peer's descriptor readable */
+	void (*exported)(struct ring *ring); /* NULL: nothing to give up */
+	void (*drain)(struct ring *ring);    /* make our own unreadable; may set peer_gone */
+	void (*release)(struct ring *ring);  /* unmap, close */
 };
 
 struct ring {
@@ -91,7 +93,8 @@ struct ring {
 	bool has_reservation;
 	bool has_record; /* consumer: record is the checked header at position */
 	bool waiting;
-	int broken; /* -EPROTO once the peer has broken the protocol; stays */
+	bool peer_gone; /* the device says so; a memfd cannot */
+	int broken;	/* -EPROTO once the peer has broken the protocol; stays */
 	struct ring_record record;
 	struct ring_stats stats;
 
@@ -103,5 +106,21 @@ struct ring {
 /* Zeroed but for role, ops and descriptors (-1). NULL: out of memory. */
 struct ring *ring_new(enum ring_role role, const struct ring_ops *ops);
 bool ring_legal_bytes(uint64_t bytes);
+
+/* map.c. The windows of the file, as role and size say; on failure ring_close cleans up. */
+uint64_t ring_page_bytes(void);
+int ring_map(struct ring *ring, int fd);
+void ring_unmap(struct ring *ring);
+void ring_close_fd(int *fd);
+bool ring_fd_is(int fd, const char *link); /* what /proc says, "anon_inode:[eventfd]" */
+
+/* The back ends; attach as ring_attach, but for the closing of fds on failure. */
+int ring_memfd_create(size_t bytes, struct ring **out);
+int ring_memfd_attach(const int fds[RING_FDS], size_t max_bytes, struct ring *ring);
+extern const struct ring_ops ring_memfd_ops;
+int ring_device_create(size_t bytes, struct ring **out, char why[RING_WHY]);
+bool ring_device_is(int fd);
+int ring_device_attach(const int fds[RING_FDS], size_t max_bytes, struct ring *ring);
+extern const struct ring_ops ring_device_ops;
 
 #endif

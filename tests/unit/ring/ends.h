@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "../../../userspace/ring/ring.h"
+#include "../../ring/backend.h"
 #include "../../tap.h"
 
 struct ends {
@@ -31,7 +32,7 @@ static inline struct ends open_ends(size_t bytes)
 	struct ends e;
 	int fds[RING_FDS], rc;
 
-	rc = ring_create(bytes, &e.consumer);
+	rc = make_ring(bytes, &e.consumer);
 	if (rc)
 		BAIL("ring_create: %s", strerror(-rc));
 	copy_fds(e.consumer, fds);

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+# kmod/: the kernel module, built out of the tree; and check-kmod: its tests in a virtual machine. Nothing
+# is loaded into the kernel of the machine that builds.
+#   KDIR=dir  kernel headers for `make kmod` (default: those of the running kernel)
+KDIR ?= /lib/modules/$(shell uname -r)/build
+KMOD_TOP := $(abspath $(BUILD))/kmod
+KMOD := $(KMOD_TOP)$(if $(KERNEL_SUITE),/$(KERNEL_SUITE))
+KMOD_FILES := Kbuild $(wildcard kmod/Kbuild kmod/probes.mk kmod/*.[ch] kmod/uapi/linux/*.h)
+KMOD_TEST_FILES := $(wildcard tests/kselftest/module/*)
+KMOD_W := W=1 $(if $(shell command -v sparse),C=1 CF=-D__CHECK_ENDIAN__)
+# the kernel's build must not see our variables
+KMOD_MAKE = env -u MAKEFLAGS -u MAKELEVEL -u BUILD -u CC $(MAKE) --no-print-directory
+
+.PHONY: kmod check-kmod check-kmod-build check-kmod-boot
+kmod: ## the kernel module for KDIR, in BUILD/kmod/here
+	@mkdir -p $(KMOD)/here
+	cp -r --parents $(KMOD_FILES) $(KMOD)/here/
+	$(KMOD_MAKE) -C $(KDIR) M=$(KMOD)/here modules
+
+# ---- for the test machine ----
+$(KMOD)/kernel/release:
+	KERNEL_SUITE=$(KERNEL_SUITE) tests/vm/kernel.sh $(KMOD)
+$(KMOD_TOP)/source/scripts/checkpatch.pl:
+	KERNEL_SUITE= tests/vm/kernel.sh $(KMOD_TOP) source
+
+$(KMOD)/guest/cnnring.ko: $(KMOD)/kernel/release $(KMOD_FILES) $(KMOD_TEST_FILES) kmod/module.mk
+	@mkdir -p $(KMOD)/src $(KMOD)/guest
+	cp -r --parents $(KMOD_FILES) $(KMOD_TEST_FILES) $(KMOD)/src/
+	grep -q kselftest $(KMOD)/src/Kbuild || echo 'obj-m += tests/kselftest/module/' >>$(KMOD)/src/Kbuild
+	$(KMOD_MAKE) -C $(KMOD)/kernel/headers M=$(KMOD)/src CONFIG_DEBUG_INFO_BTF_MODULES= $(KMOD_W) modules >$(KMOD)/build.log 2>&1 || { cat $(KMOD)/build.log; exit 1; }
+	! grep -E 'warning:|error:' $(KMOD)/build.log
+	strip -g -o $(KMOD)/guest/cnnring_test.ko $(KMOD)/src/tests/kselftest/module/cnnring_test.ko
+	strip -g -o $@ $(KMOD)/src/kmod/cnnring.ko
+
+KSFT := $(patsubst tests/kselftest/%.c,%,$(wildcard tests/kselftest/*.c))
+KSFT_FLAGS := -std=gnu11 -O2 -g -static -pthread -D_GNU_SOURCE -Wall -Wextra -Wno-unused-parameter \
+	-Wno-unused-function -Wno-sign-compare -Wno-missing-field-initializers $(if $(WERROR),-Werror)
+$(KMOD)/guest/t/%: tests/kselftest/%.c $(wildcard tests/kselftest/*.h tests/kselftest/module/*.h) \
+		kmod/uapi/linux/cnnring.h | $(KMOD_TOP)/source/scripts/checkpatch.pl
+	@mkdir -p $(@D)
+	$(CC) $(KSFT_FLAGS) -isystem $(KMOD_TOP)/source/tools/testing/selftests -o $@ $<
+
+# the tests of the ring, the same as for memfd, linked for a machine without libraries
+KMOD_RING := $(patsubst tests/unit/ring/%.c,unit/ring/%,$(wildcard tests/unit/ring/*.c)) $(RING_TESTS:%=ring/%)
+KMOD_RING_BIN := $(foreach t,$(KMOD_RING),$(KMOD)/guest/t/ring_$(notdir $t))
+define kmod_ring
+$(KMOD)/guest/t/ring_$(notdir $(1)): $(BUILD)/obj/tests/$(1).o $(LIBS_ring)
+	@mkdir -p $$(@D)
+	$$(CC) -static -pthread -o $$@ $$^ -lm
+endef
+$(foreach t,$(KMOD_RING),$(eval $(call kmod_ring,$(t))))
+$(KMOD)/guest/vmexit $(KMOD)/guest/warn: $(KMOD)/guest/%: tests/vm/%.c
+	@mkdir -p $(@D)
+	$(CC) -O2 -static -Wall -o $@ $<
+
+check-kmod-build: $(KMOD)/guest/cnnring.ko $(KSFT:%=$(KMOD)/guest/t/%) $(KMOD_RING_BIN) $(KMOD)/guest/vmexit \
+		$(KMOD)/guest/warn $(KMOD_TOP)/source/scripts/checkpatch.pl
+	tests/vm/checkpatch.sh $(KMOD_TOP)
+
+check-kmod-boot: check-kmod-build
+	tests/vm/boot.sh $(KMOD); code=$$?; \
+	tests/harness $(foreach t,$(KSFT) $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code
+
+# packages first, in a make of its own: sparse is looked for when the rules are read
+check-kmod: ## the module in booted kernels: kselftests, ring tests, PostgreSQL with ring = device
+	tests/setup/packages.sh kmod
+	$(MAKE) check-kmod-boot check-kmod-database
+
+.PHONY: check-kmod-database
+check-kmod-database: check-kmod-build udf-stage $(BUILD)/bin/cnnd
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/vm/database.sh $(KMOD); code=$$?; \
+	tests/harness $(KMOD)/run.database/database && exit $$code
+
+# The same, without the database, on other kernels of Debian.
+KMOD_SUITES ?= bullseye bookworm-backports
+.PHONY: check-kmod-matrix $(KMOD_SUITES:%=check-kmod-%)
+$(KMOD_SUITES:%=check-kmod-%): check-kmod-%:
+	$(MAKE) KERNEL_SUITE=$* check-kmod-boot
+check-kmod-matrix: $(KMOD_SUITES:%=check-kmod-%) ## the module's tests on the kernels of other releases
+
+# Sources for dkms, the udev rule, the manual. Not part of `make install`: a host can do without the module.
+.PHONY: install-kmod
+install-kmod: ## sources of the module for dkms, udev rule, cnnring(4); then: dkms install cnnring/VERSION
+	install -d $(DESTDIR)/usr/src/cnnring-$(VERSION)
+	cp --parents $(KMOD_FILES) $(DESTDIR)/usr/src/cnnring-$(VERSION)/
+	sed 's/^PACKAGE_VERSION=.*/PACKAGE_VERSION="$(VERSION)"/' kmod/dkms.conf >$(DESTDIR)/usr/src/cnnring-$(VERSION)/dkms.conf
+	install -D -m 644 kmod/60-cnnring.rules $(DESTDIR)/usr/lib/udev/rules.d/60-cnnring.rules
+	install -D -m 644 kmod/cnnring.modules-load $(DESTDIR)/usr/lib/modules-load.d/cnnring.conf
+	install -D -m 644 kmod/uapi/linux/cnnring.h $(DESTDIR)$(PREFIX)/include/linux/cnnring.h
+	install -D -m 644 docs/man/cnnring.4 $(DESTDIR)$(PREFIX)/share/man/man4/cnnring.4
