@@ -140,7 +140,8 @@ static int merge_counts(const struct agree_block *part, size_t n, struct agree_b
 	}
 	if (!has_rows(out)) {
 		err_set(err, ERR_DATA, -ENODATA,
-			bad ? "no usable rows: all %" PRIu64 " are bad" : "no rows", bad);
+			bad ? "no usable rows: all %" PRIu64 " are bad" : "the source has no rows",
+			bad);
 		if (bad)
 			err_hint(err, "Look at the reasons of the bad rows.");
 		return -ENODATA;

@@ -423,7 +423,12 @@ static void say_classes(struct train *t, struct notice *n)
 		train_notice_add(n,
 				 "W:all rows have the same label: a model that always says so is "
 				 "all that can be learned");
-	if (outputs > 1 && a->n_labels < outputs)
+	if (outputs > 1 && a->n_labels + 1 == outputs)
+		train_notice_add(n,
+				 "the architecture has %u outputs, the rows %u class%s: output %u "
+				 "never occurs",
+				 outputs, a->n_labels, a->n_labels == 1 ? "" : "es", outputs);
+	else if (outputs > 1 && a->n_labels < outputs)
 		train_notice_add(
 			n,
 			"the architecture has %u outputs, the rows %u class%s: outputs %u to "
