@@ -3,7 +3,7 @@
 # boot.sh DIR: boots DIR/kernel/vmlinuz once in qemu (emulated, no KVM needed) with DIR/guest as its
 # root, and takes the results apart: DIR/run/NAME prints what NAME printed in the machine and ends as
 # it ended, so that tests/harness can run it. Exits 0 when the machine came to its end.
-#   VM_SECONDS=150  longer is a failure
+#   VM_SECONDS=400  longer is a failure (a minute on an idle machine)
 #   VM_LOG=quiet    or loglevel=8: the kernel's messages on DIR/console
 # cx16=off: under qemu 7.2 the 6.12 kernel died at a cmpxchg16b with wrong flags; see docs/kernel-module.md.
 set -euo pipefail
@@ -18,7 +18,7 @@ chmod 755 "$guest/init"
 rm -rf "$dir"/{console,results,run}
 start=$SECONDS
 set +e
-timeout -k 5 "${VM_SECONDS:-150}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2,sockets=2 -m 512 \
+timeout -k 5 "${VM_SECONDS:-400}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2,sockets=2 -m 512 \
 	-object memory-backend-ram,id=m0,size=256M -object memory-backend-ram,id=m1,size=256M \
 	-numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console" -serial "file:$dir/results" \

@@ -13,11 +13,16 @@ done
 [ -n "$virtiofsd" ] || { echo "database.sh: no virtiofsd (package qemu-system-common or virtiofsd)" >&2; exit 1; }
 scratch=
 daemon=
-socket=$(mktemp -u /var/tmp/cnnvm.XXXXXX)
+# virtiofsd serves this machine's files to the guest's root: it needs root itself
+root=
+[ "$(id -u)" = 0 ] || root="sudo -n"
+sockets=$(mktemp -d /var/tmp/cnnvm.XXXXXX)
+socket=$sockets/fs
 clean() {
-	[ -z "$daemon" ] || kill "$daemon" 2>/dev/null || true
-	[ -z "$scratch" ] || rm -rf "$scratch"
-	rm -f "$socket" "$socket.pid"
+	[ -z "$daemon" ] || $root kill "$daemon" 2>/dev/null || true
+	# the guest's root may have left files of its own there
+	[ -z "$scratch" ] || $root rm -rf "$scratch"
+	rm -rf "$sockets"
 }
 trap clean EXIT
 
@@ -53,13 +58,13 @@ echo "$scratch/top" >"$guest/test"
 echo "$scratch" >"$guest/scratch"
 (cd "$guest" && find . | cpio -o -H newc --quiet -R 0:0) >"$dir/initrd.database"
 
-"$virtiofsd" --socket-path="$socket" -o source=/ -o sandbox=chroot -o cache=always >"$dir/virtiofsd.log" 2>&1 &
+$root "$virtiofsd" --socket-path="$socket" --socket-group="$(id -gn)" -o source=/ -o sandbox=chroot -o cache=always >"$dir/virtiofsd.log" 2>&1 &
 daemon=$!
 for _ in $(seq 100); do [ -S "$socket" ] && break; sleep .05; done
 rm -rf "$dir"/{console,results,run}.database
 start=$SECONDS
 set +e
-timeout -k 5 "${VM_SECONDS:-200}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 1024 \
+timeout -k 5 "${VM_SECONDS:-400}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 1024 \
 	-object memory-backend-memfd,id=mem,size=1024M,share=on -numa node,memdev=mem \
 	-chardev "socket,id=fs,path=$socket" -device vhost-user-fs-pci,chardev=fs,tag=host \
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console.database" \
