@@ -19,3 +19,7 @@ all: udf
 UDF_TESTS := udf/test/compat udf/test/manual udf/test/regress udf/test/faults udf/test/dump udf/test/catalog
 check-sql: udf-stage $(BUILD)/bin/cnnd ## the extension on a private PostgreSQL server with a private cnnd
 	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness $(UDF_TESTS)
+
+.PHONY: install-udf
+install-udf: udf
+	$(UDF_MAKE) install DESTDIR=$(DESTDIR)

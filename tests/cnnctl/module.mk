@@ -6,4 +6,4 @@ check-cnnctl: udf-stage $(BUILD)/bin/cnnd $(BUILD)/bin/cnnctl ## the command lin
 
 # the demo on few rows: that it runs and says what it should
 check-demo: udf-stage $(BUILD)/bin/cnnd $(BUILD)/bin/cnnctl ## make demo in short
-	BUILD=$(BUILD) tests/harness tests/demo/demo.t
+	BUILD=$(BUILD) tests/harness tests/demo/install.t tests/demo/demo.t
