@@ -74,6 +74,7 @@ static inline __attribute__((format(printf, 4, 5))) bool tap_ok(bool good, const
 static inline int done(void)
 {
 	printf("1..%d\n", tap_count);
+	fflush(stdout); /* before a leak checker ends the process */
 	return tap_failed ? 1 : 0;
 }
 

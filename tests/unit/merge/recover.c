@@ -211,6 +211,7 @@ static void away(struct rank *k)
 	if (!k->rc)
 		k->rc = once(j, k, m, &b, &a);
 	memcpy(j->model[k->r], merge_model(m), sizeof(j->model[0]));
+	merge_net_close(&b.net); /* its scratch */
 	merge_close(m);
 }
 
