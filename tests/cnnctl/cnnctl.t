@@ -79,8 +79,8 @@ is "$(q "SELECT count(*) FROM gpu_cnn_history('m1')")" 2 "the history is there"
 $ctl plot -m m1 -o "$w/m1.png" && is "$(head -c 4 "$w/m1.png" | od -An -tx1 | tr -d ' ')" 89504e47 "plot writes a PNG"
 out=$($ctl plot -m none -o "$w/x.png" 2>&1)
 is $? 1 "plot of an unknown model fails"
-out=$($ctl train -t idx -m m1 epochs=0 2>&1)
-like "$out" 'exists|epochs' "an error of the server is shown"
+out=$($ctl train -t idx -m m0 epochs=0 2>&1)
+like "$out" 'epochs is 0' "an error of the server is shown"
 out=$($ctl train -t idx -m m2 'epochs' 2>&1)
 is $? 2 "an argument without a value is wrong usage"
 out=$($ctl train -t idx -m m2 'x;drop=1' 2>&1)
