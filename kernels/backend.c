@@ -246,6 +246,17 @@ int backend_write(struct backend_net *net, enum backend_arena arena, uint64_t of
 	return 0;
 }
 
+float *backend_host_arena(struct backend_net *net, enum backend_arena arena)
+{
+	return (unsigned int)arena > BACKEND_SLOT ? NULL : net->arena[arena];
+}
+
+void backend_touch(struct backend_net *net, enum backend_arena arena)
+{
+	if (net->backend->ops->touch)
+		net->backend->ops->touch(net, arena);
+}
+
 /* ---- a step ------------------------------------------------------------------------------ */
 
 static int check_labels(const struct backend_net *net, const struct backend_batch *batch,

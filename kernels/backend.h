@@ -315,6 +315,13 @@ int backend_read(struct backend_net *net, enum backend_arena arena, uint64_t off
 int backend_write(struct backend_net *net, enum backend_arena arena, uint64_t offset, uint64_t n,
 		  const float *source);
 uint64_t backend_arena_floats(const struct backend_net *net, enum backend_arena arena);
+/* The arena itself where it lies in host memory (ref, cpu), for the merge to work in place; NULL:
+ * it lies on a device, use backend_read and backend_write. Slots lie one after the other. Writing
+ * to it is allowed between calls; the back end notices (packed copies are made anew by the next
+ * call after backend_touch). */
+float *backend_host_arena(struct backend_net *net, enum backend_arena arena);
+/* Tells that the caller has written to a host arena. */
+void backend_touch(struct backend_net *net, enum backend_arena arena);
 
 struct backend_sums {
 	uint64_t n;    /* rows */

@@ -12,7 +12,7 @@
 #include "backend.h"
 
 /* Raised whenever a struct or a signature below changes; a table of another version is refused. */
-#define BACKEND_OPS_VERSION 1
+#define BACKEND_OPS_VERSION 2
 #define BACKEND_SLOTS_MAX 3
 #define BACKEND_ALIGN_FLOATS (BACKEND_ALIGN / sizeof(float))
 
@@ -36,6 +36,8 @@ struct backend_ops {
 		    float *destination);
 	int (*write)(struct backend_net *net, enum backend_arena arena, uint64_t offset, uint64_t n,
 		     const float *source);
+	/* optional: the caller has written to a host arena */
+	void (*touch)(struct backend_net *net, enum backend_arena arena);
 	int (*gradient)(struct backend_net *net, const struct backend_batch *batch, float scale,
 			bool accumulate, backend_bucket_fn on_bucket, void *context,
 			struct backend_sums *sums, float *outputs, struct backend_error *error);

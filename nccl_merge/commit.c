@@ -124,7 +124,8 @@ static int check_arenas(const struct merge *m, const struct merge_arenas *a, boo
 
 /* Samples and statistics of all hosts, and that all mean the same merge. */
 static int tell(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
-		bool gradient, uint64_t samples, uint64_t *all_samples, struct merge_error *error)
+		bool gradient, uint64_t samples, uint32_t *flags, uint64_t *all_samples,
+		struct merge_error *error)
 {
 	uint64_t stat_floats = gradient ? 0 : m->table.stat_floats;
 	size_t one = sizeof(struct merge_info) + stat_floats * sizeof(float);
@@ -141,6 +142,7 @@ static int tell(struct merge *m, struct merge_net *net, const struct merge_arena
 	mine.samples = samples;
 	mine.stat = (uint32_t)stat_floats;
 	mine.slots = gradient ? 0 : arenas->n_slots;
+	mine.flags = *flags;
 	out = in + one * net->size;
 	memcpy(out, &mine, sizeof(mine));
 	if (stat_floats)
@@ -150,6 +152,7 @@ static int tell(struct merge *m, struct merge_net *net, const struct merge_arena
 		memcpy(&other, in + one * i, sizeof(other));
 		stat[i] = (const float *)(in + one * i + sizeof(other));
 		all_samples[i] = other.samples;
+		*flags |= other.flags;
 		if (other.number != mine.number || other.config != mine.config ||
 		    other.stat != mine.stat || other.slots != mine.slots)
 			rc = merge_fail(
@@ -192,8 +195,8 @@ static int stage_slots(struct merge *m, struct merge_net *net, const struct merg
 }
 
 static int run(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
-	       bool gradient, uint64_t samples, double lr, struct merge_result *result,
-	       struct merge_error *error)
+	       bool gradient, uint64_t samples, double lr, uint32_t flags,
+	       struct merge_result *result, struct merge_error *error)
 {
 	struct merge_reduce sum = {.op = MERGE_REDUCE_SUM, .n = net->size};
 	uint64_t all[MERGE_HOSTS_MAX], sent = net->sent;
@@ -211,7 +214,18 @@ static int run(struct merge *m, struct merge_net *net, const struct merge_arenas
 	m->stage.gradient = gradient;
 	m->stage.n_slots = 0;
 	net->number = m->stage.number = m->number + 1;
-	rc = tell(m, net, arenas, gradient, samples, all, error);
+	rc = tell(m, net, arenas, gradient, samples, &flags, all, error);
+	if (!rc && (flags & MERGE_FLAG_BAD)) {
+		if (result)
+			*result = (struct merge_result){.number = m->number,
+							.checksum = m->checksum,
+							.epoch = net->epoch,
+							.hosts = net->size,
+							.flags = flags,
+							.bytes = net->sent - sent,
+							.seconds = merge_now() - begin};
+		return 0;
+	}
 	if (!rc && gradient)
 		rc = merge_reduce_all(net, &sum, arenas->grad, m->stage.param,
 				      m->table.param_floats, &ring, error);
@@ -228,6 +242,7 @@ static int run(struct merge *m, struct merge_net *net, const struct merge_arenas
 						.checksum = m->checksum,
 						.epoch = net->epoch,
 						.hosts = net->size,
+						.flags = flags,
 						.ring = ring,
 						.distance = distance,
 						.bytes = net->sent - sent,
@@ -236,19 +251,24 @@ static int run(struct merge *m, struct merge_net *net, const struct merge_arenas
 }
 
 int merge_run(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
-	      uint64_t samples, double lr, struct merge_result *result, struct merge_error *error)
+	      uint64_t samples, double lr, uint32_t flags, struct merge_result *result,
+	      struct merge_error *error)
 {
 	if (m->config.kind == MERGE_NONE) {
 		if (result)
-			*result = (struct merge_result){
-				.number = m->number, .hosts = net->size, .epoch = net->epoch};
+			*result = (struct merge_result){.number = m->number,
+							.flags = flags,
+							.hosts = net->size,
+							.epoch = net->epoch};
 		return 0;
 	}
-	return run(m, net, arenas, m->config.kind == MERGE_GRADIENT, samples, lr, result, error);
+	return run(m, net, arenas, m->config.kind == MERGE_GRADIENT, samples, lr, flags, result,
+		   error);
 }
 
 int merge_run_gradient(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
-		       uint64_t samples, struct merge_result *result, struct merge_error *error)
+		       uint64_t samples, uint32_t flags, struct merge_result *result,
+		       struct merge_error *error)
 {
-	return run(m, net, arenas, true, samples, 0, result, error);
+	return run(m, net, arenas, true, samples, 0, flags, result, error);
 }

@@ -27,6 +27,7 @@ struct merge_stage {
 struct merge_info {
 	uint64_t number, config, samples;
 	uint32_t stat, slots;
+	uint32_t flags, pad;
 };
 
 /* What every host tells when it has staged. */

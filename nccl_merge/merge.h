@@ -172,6 +172,8 @@ uint32_t merge_net_rank(const struct merge_net *net);
 uint32_t merge_net_size(const struct merge_net *net);
 uint32_t merge_net_epoch(const struct merge_net *net); /* of the membership */
 void merge_net_close(struct merge_net *net);
+/* Any thread, once or more: every wait on this net, now and later, returns -ECANCELED. */
+void merge_net_abort(struct merge_net *net);
 
 /* n ranks in one process, each to be used by a thread of its own: out[n]. For tests and R > 1. */
 int merge_local_open(uint32_t n, struct merge_net *out[], struct merge_error *error);
@@ -235,6 +237,14 @@ int merge_all_reduce(struct merge_net *net, const float *in, float *out, uint64_
 		     enum merge_op op, struct merge_error *error);
 int merge_all_gather(struct merge_net *net, const void *in, size_t bytes, void *out,
 		     struct merge_error *error); /* out: size * bytes, in rank order */
+/*
+ * One round of blocks of different lengths: send[k], send_bytes[k] <= capacity goes to rank k;
+ * recv[k] (capacity bytes each) gets what rank k sends here, recv_bytes[k] of it. Own rank: nothing
+ * is sent. capacity is equal on all hosts; a length past it is an error that names the host.
+ */
+int merge_all_to_all(struct merge_net *net, const void *const send[], const size_t send_bytes[],
+		     size_t capacity, void *const recv[], size_t recv_bytes[],
+		     struct merge_error *error);
 
 /* ---- a merge ------------------------------------------------------------------------------ */
 
@@ -248,10 +258,17 @@ struct merge_arenas {
 	uint32_t n_slots;
 };
 
+/* What a host tells all others with a merge. */
+#define MERGE_FLAG_STOP 1u /* it was asked to finish; the merge is made */
+#define MERGE_FLAG_BAD                                                            \
+	2u /* it has NaN or Inf: nobody merges, state and arenas stay as they are \
+	    */
+
 struct merge_result {
 	uint64_t number;   /* of merges that were committed */
 	uint64_t checksum; /* of what all hosts hold in common */
 	uint32_t epoch, hosts;
+	uint32_t flags;	     /* MERGE_FLAG_*, of all hosts together */
 	bool ring;	     /* the algorithm: ring, else direct (adasum: halving-doubling) */
 	bool rolled_forward; /* merge_recover completed the merge that had failed */
 	bool adopted;	     /* merge_recover took the state of another host */
@@ -263,6 +280,9 @@ struct merge_result {
 int merge_open(const struct merge_config *config, const struct merge_table *table, uint32_t hosts,
 	       struct merge **out, struct merge_error *error);
 void merge_close(struct merge *merge);
+/* Bytes that merge_open will take. */
+uint64_t merge_memory(const struct merge_config *config, const struct merge_table *table,
+		      uint32_t hosts);
 /* Sets the common start x (and c) from parameters that are equal on all hosts; clears momentum. */
 void merge_start(struct merge *merge, const float *param);
 /* The model to evaluate and store: x, or c. merge_start or a merge must have happened. */
@@ -273,10 +293,19 @@ const float *merge_model(const struct merge *merge);
  * merge_recover, then repeat the call unless it says rolled_forward.
  */
 int merge_run(struct merge *merge, struct merge_net *net, const struct merge_arenas *arenas,
-	      uint64_t samples, double lr, struct merge_result *result, struct merge_error *error);
+	      uint64_t samples, double lr, uint32_t flags, struct merge_result *result,
+	      struct merge_error *error);
 int merge_run_gradient(struct merge *merge, struct merge_net *net,
-		       const struct merge_arenas *arenas, uint64_t samples,
+		       const struct merge_arenas *arenas, uint64_t samples, uint32_t flags,
 		       struct merge_result *result, struct merge_error *error);
+/*
+ * The model as it would be if all merged now, for evaluation: the mean of the parameters by samples
+ * (easgd: c; none: rank 0's) and the pooled statistics, into param_out and stat_out, bitwise equal
+ * on all hosts. Neither the arenas nor the merge's state change, nothing is counted as a merge.
+ * After a failure the outputs hold anything.
+ */
+int merge_copy(struct merge *merge, struct merge_net *net, const struct merge_arenas *arenas,
+	       uint64_t samples, float *param_out, float *stat_out, struct merge_error *error);
 /*
  * After a failed merge: asks the coordinator for the new membership, meshes again, and takes all
  * survivors to the highest merge that any of them committed; a host that is further behind gets

@@ -262,6 +262,12 @@ static int cpu_write(struct backend_net *base, enum backend_arena arena, uint64_
 	return 0;
 }
 
+static void cpu_touch(struct backend_net *base, enum backend_arena arena)
+{
+	if (arena == BACKEND_PARAM)
+		((struct cpu_net *)base)->version++;
+}
+
 static int net_run(struct cpu_net *net, struct cpu_plan *plan, struct backend_sums *sums,
 		   struct backend_error *error)
 {
@@ -323,6 +329,7 @@ const struct backend_ops backend_cpu_ops = {
 	.compile = cpu_compile,
 	.free = cpu_free,
 	.write = cpu_write,
+	.touch = cpu_touch,
 	.gradient = cpu_gradient,
 	.apply = cpu_apply,
 	.evaluate = cpu_evaluate,

@@ -43,7 +43,7 @@ static int inter_run(struct perf_rank *k, bool in_place)
 	struct merge_arenas a = {.param = k->in, .grad = k->in};
 
 	if (k->merge)
-		return merge_run(k->merge, k->net, &a, 1, .1, NULL, &k->error);
+		return merge_run(k->merge, k->net, &a, 1, .1, 0, NULL, &k->error);
 	return merge_all_reduce(k->net, k->in, in_place ? k->in : k->out, k->count, k->o->op,
 				&k->error);
 }

@@ -135,7 +135,7 @@ static bool merge(struct self *s, uint32_t delay_ms)
 	s->report.rolled_forward = s->report.adopted = false;
 	s->report.failed_after = 0;
 	begin = lab_now();
-	while (merge_run(s->merge, s->net, &a, 10 + s->self, .1, &r, &e)) {
+	while (merge_run(s->merge, s->net, &a, 10 + s->self, .1, 0, &r, &e)) {
 		if (!s->report.failed_after)
 			s->report.failed_after = lab_now() - begin;
 		s->report.untouched &= !memcmp(s->x, s->copy, s->spec->floats * sizeof(float));

@@ -81,6 +81,14 @@ void agree_free(struct agree_block *block);
  */
 int agree_merge(const struct agree_block *part, size_t n, struct agree_block *out, struct err *err);
 
+/*
+ * How far the parts are from even shards, over the training rows: distance[k] = total variation
+ * distance, 1/2 sum_l |p_k(l) - p(l)|, between the labels of part k and of all (0 without classes
+ * or rows); ratio = largest / smallest number of rows (infinity where a part has none).
+ */
+int agree_skew(const struct agree_block *part, size_t n, double *distance, double *ratio,
+	       struct err *err);
+
 /* Order of two labels of a kind, as memcmp: integers by value, else bytewise. */
 int agree_order(uint32_t kind, const struct agree_label *a, const struct agree_label *b);
 /* Index of a label value in an agreed block (binary search); -1: not there. */

@@ -34,6 +34,7 @@ struct field {
 #define MAX_TEXT 8192u
 #define MAX_SPEC ((16u << 20) + 65536u)
 #define MAX_BLOB (64u << 20)
+#define MAX_PEERS (CTL_HOSTS_MAX * 160u)
 
 #define FIELD(kind_, member, max_)                                                 \
 	{                                                                          \
@@ -60,10 +61,15 @@ FIELDS(f_heartbeat) = {FIELD(F_U32, heartbeat.epoch, 0),       FIELD(F_U32, hear
 		       FIELD(F_U64, heartbeat.step, 0),	       FIELD(F_U64, heartbeat.steps, 0),
 		       FIELD(F_U64, heartbeat.rows, 0),	       FIELD(F_F64, heartbeat.loss, 0),
 		       FIELD(F_STR, heartbeat.wait, MAX_NAME), END};
-FIELDS(f_begin) = {FIELD(F_ID, begin.secret, 0),       FIELD(F_U8, begin.kind, CTL_EVALUATION),
-		   FIELD(F_U64, begin.start_us, 0),    FIELD(F_I32, begin.segindex, 0),
-		   FIELD(F_U32, begin.segments, 0),    FIELD(F_STR, begin.role, MAX_NAME),
-		   FIELD(F_STR, begin.spec, MAX_SPEC), END};
+FIELDS(f_begin) = {FIELD(F_ID, begin.secret, 0),
+		   FIELD(F_U8, begin.kind, CTL_EVALUATION),
+		   FIELD(F_U64, begin.start_us, 0),
+		   FIELD(F_I32, begin.segindex, 0),
+		   FIELD(F_U32, begin.segments, 0),
+		   FIELD(F_STR, begin.role, MAX_NAME),
+		   FIELD(F_STR, begin.leader, MAX_NAME),
+		   FIELD(F_STR, begin.spec, MAX_SPEC),
+		   END};
 FIELDS(f_begin_ok) = {FIELD(F_BOOL, begin_ok.admitted, 0),
 		      FIELD(F_ID, begin_ok.uuid, 0),
 		      FIELD(F_U64, begin_ok.free_memory, 0),
@@ -89,6 +95,18 @@ FIELDS(f_secret) = {FIELD(F_ID, secret.secret, 0), END};
 FIELDS(f_blob) = {FIELD(F_ID, blob.secret, 0), FIELD(F_STR, blob.blob, MAX_BLOB), END};
 FIELDS(f_rows) = {FIELD(F_ID, blob.secret, 0), FIELD(F_STR, blob.blob, CTL_ROWS_MAX), END};
 FIELDS(f_predict) = {FIELD(F_ID, blob.secret, 0), FIELD(F_STR, blob.blob, MAX_BLOB), END};
+FIELDS(f_apply) = {FIELD(F_ID, apply.secret, 0),
+		   FIELD(F_STR, apply.blob, MAX_BLOB),
+		   FIELD(F_U32, apply.rank, 0),
+		   FIELD(F_U32, apply.hosts, CTL_HOSTS_MAX),
+		   FIELD(F_BOOL, apply.reshuffle, 0),
+		   FIELD(F_STR, apply.peers, MAX_PEERS),
+		   END};
+FIELDS(f_lead) = {FIELD(F_ID, lead.secret, 0), FIELD(F_STR, lead.role, MAX_NAME), END};
+FIELDS(f_lead_ok) = {FIELD(F_STR, lead_ok.address, MAX_NAME), END};
+FIELDS(f_members) = {FIELD(F_ID, members.secret, 0), FIELD(F_U32, members.hosts, CTL_HOSTS_MAX),
+		     FIELD(F_U32, members.min_hosts, CTL_HOSTS_MAX),
+		     FIELD(F_STR, members.names, MAX_PEERS), END};
 FIELDS(f_apply_ok) = {FIELD(F_U64, apply_ok.parameters, 0),
 		      FIELD(F_U32, apply_ok.h, 0),
 		      FIELD(F_U32, apply_ok.w, 0),
@@ -98,11 +116,18 @@ FIELDS(f_apply_ok) = {FIELD(F_U64, apply_ok.parameters, 0),
 		      FIELD(F_U64, apply_ok.steps, 0),
 		      FIELD(F_F64, apply_ok.effective_batch, 0),
 		      FIELD(F_U64, apply_ok.bytes, 0),
+		      FIELD(F_U64, apply_ok.rows, 0),
+		      FIELD(F_U64, apply_ok.rows_moved, 0),
+		      FIELD(F_F64, apply_ok.seconds_exchange, 0),
 		      FIELD(F_STR, apply_ok.notice, MAX_TEXT),
 		      END};
-FIELDS(f_run) = {FIELD(F_ID, run.secret, 0), FIELD(F_U32, run.first_epoch, 0),
-		 FIELD(F_U32, run.count, 0), FIELD(F_F64, run.lr_factor, 0),
-		 FIELD(F_U32, run.flags, 0), END};
+FIELDS(f_run) = {FIELD(F_ID, run.secret, 0),
+		 FIELD(F_U32, run.first_epoch, 0),
+		 FIELD(F_U32, run.count, 0),
+		 FIELD(F_F64, run.lr_factor, 0),
+		 FIELD(F_U32, run.flags, 0),
+		 FIELD(F_U32, run.merge_every, 0),
+		 END};
 FIELDS(f_run_row) = {FIELD(F_U32, run_row.epoch, 0),
 		     FIELD(F_U32, run_row.flags, 0),
 		     FIELD(F_U64, run_row.steps, 0),
@@ -114,6 +139,13 @@ FIELDS(f_run_row) = {FIELD(F_U32, run_row.epoch, 0),
 		     FIELD(F_F64, run_row.seconds_train, 0),
 		     FIELD(F_F64, run_row.seconds_merge, 0),
 		     FIELD(F_F64, run_row.seconds_evaluate, 0),
+		     FIELD(F_U32, run_row.hosts, 0),
+		     FIELD(F_U32, run_row.merge_auto, 0),
+		     FIELD(F_U64, run_row.merges, 0),
+		     FIELD(F_U64, run_row.merge_bytes, 0),
+		     FIELD(F_U64, run_row.merge_number, 0),
+		     FIELD(F_U64, run_row.merge_checksum, 0),
+		     FIELD(F_F64, run_row.distance, 0),
 		     FIELD(F_METRICS, run_row.metrics, 0),
 		     FIELD(F_STR, run_row.note, MAX_TEXT),
 		     END};
@@ -153,6 +185,8 @@ FIELDS(f_job) = {FIELD(F_ID, entry.id, 0),
 		 FIELD(F_F64, entry.seconds, 0),
 		 FIELD(F_U64, entry.memory, 0),
 		 FIELD(F_U32, entry.merges, 0),
+		 FIELD(F_U64, entry.checksum, 0),
+		 FIELD(F_BOOL, entry.ended, 0),
 		 FIELD(F_STR, entry.role, MAX_NAME),
 		 FIELD(F_STR, entry.database, MAX_NAME),
 		 FIELD(F_STR, entry.state, MAX_NAME),
@@ -185,7 +219,7 @@ static const struct {
 	[CTL_FEED_DONE] = {"FEED_DONE", f_feed_done},
 	[CTL_AGREE] = {"AGREE", f_secret},
 	[CTL_AGREE_PART] = {"AGREE_PART", f_blob},
-	[CTL_APPLY] = {"APPLY", f_blob},
+	[CTL_APPLY] = {"APPLY", f_apply},
 	[CTL_APPLY_OK] = {"APPLY_OK", f_apply_ok},
 	[CTL_RUN] = {"RUN", f_run},
 	[CTL_RUN_ROW] = {"RUN_ROW", f_run_row},
@@ -206,6 +240,9 @@ static const struct {
 	[CTL_DEVICE] = {"DEVICE", f_device},
 	[CTL_STOP] = {"STOP", f_secret},
 	[CTL_DRAIN] = {"DRAIN", f_drain},
+	[CTL_LEAD] = {"LEAD", f_lead},
+	[CTL_LEAD_OK] = {"LEAD_OK", f_lead_ok},
+	[CTL_MEMBERS] = {"MEMBERS", f_members},
 };
 
 static uint32_t field_max(const struct field *f)

@@ -89,8 +89,9 @@ static size_t encoded_bound(const struct ctl_msg *msg)
 	size_t fixed = CTL_HEADER + 1024;
 
 	switch (msg->type) {
-	case CTL_AGREE_PART:
 	case CTL_APPLY:
+		return fixed + msg->u.apply.blob.n + (size_t)msg->u.apply.peers.n;
+	case CTL_AGREE_PART:
 	case CTL_ROWS:
 	case CTL_PREDICT:
 		return fixed + msg->u.blob.blob.n;
@@ -98,7 +99,8 @@ static size_t encoded_bound(const struct ctl_msg *msg)
 	case CTL_PART:
 		return fixed + msg->u.part.data.n;
 	case CTL_BEGIN:
-		return fixed + msg->u.begin.role.n + (size_t)msg->u.begin.spec.n;
+		return fixed + msg->u.begin.role.n + (size_t)msg->u.begin.spec.n +
+		       msg->u.begin.leader.n;
 	case CTL_DESCRIBE:
 		return fixed + msg->u.describe.architecture.n;
 	case CTL_DESCRIBE_OK:

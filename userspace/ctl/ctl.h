@@ -38,6 +38,7 @@
 #define CTL_ROWS_MAX (1u << 20)	 /* bytes of one frame of predictions */
 #define CTL_MAX_FDS 3
 #define CTL_METRICS 8
+#define CTL_HOSTS_MAX 256u  /* daemons of one job */
 #define CTL_SILENCE_MS 4000 /* no frame for so long while a call waits: the peer is lost */
 #define CTL_HEARTBEAT_MS 1000
 #define CTL_DEFAULT_SOCKET "/run/cnnd/cnnd.sock"
@@ -79,6 +80,9 @@ enum ctl_type {
 	CTL_DEVICE,
 	CTL_STOP,  /* -> OK; finish the iteration, keep the result */
 	CTL_DRAIN, /* -> OK; admin_uids only */
+	CTL_LEAD,  /* -> LEAD_OK; a job on several daemons: this one keeps its membership */
+	CTL_LEAD_OK,
+	CTL_MEMBERS, /* -> OK; on LEAD's connection: who takes part */
 	CTL_TYPE_COUNT
 };
 
@@ -127,6 +131,9 @@ struct ctl_begin {
 	int32_t segindex;
 	uint32_t segments;
 	struct ctl_str role; /* the job's owner */
+	/* 'address port' of LEAD_OK: the daemon holds a link to it until the job's end and answers
+	 * with an address for merges; "": the job is on this daemon alone */
+	struct ctl_str leader;
 	struct ctl_str spec; /* JSON: the SQL arguments by name (train.h) */
 };
 
@@ -135,7 +142,39 @@ struct ctl_begin_ok {
 	uint8_t uuid[CTL_ID];
 	uint64_t free_memory;
 	uint32_t running; /* jobs */
+	/* address: 'address port' where the other daemons reach this one's merges; "" */
 	struct ctl_str address, devices, reason, notice;
+};
+
+/*
+ * LEAD, MEMBERS: sent by the coordinator's backend to the daemon of its own host, which need not
+ * have rows nor devices. LEAD comes before any BEGIN of the job, MEMBERS after the last one and
+ * before APPLY. The members' links end with the connection that sent LEAD, and with a link its
+ * member's job. A member that is lost during a merge is decided about by this daemon
+ * (docs/merge.md): at least min_hosts must be left, else the job ends everywhere.
+ */
+struct ctl_lead {
+	uint8_t secret[CTL_ID];
+	struct ctl_str role;
+};
+
+struct ctl_lead_ok {
+	struct ctl_str address; /* 'address port' */
+};
+
+struct ctl_members {
+	uint8_t secret[CTL_ID];
+	uint32_t hosts, min_hosts; /* min_hosts 0: all */
+	struct ctl_str names;	   /* a line per host, in the order of ranks */
+};
+
+/* rank: this daemon's; peers: for each rank a line 'name address port'. hosts 0 or 1: alone. */
+struct ctl_apply {
+	uint8_t secret[CTL_ID];
+	struct ctl_str blob; /* the agreed block */
+	uint32_t rank, hosts;
+	uint8_t reshuffle; /* exchange training rows between the hosts first */
+	struct ctl_str peers;
 };
 
 struct ctl_feed {
@@ -181,6 +220,9 @@ struct ctl_apply_ok {
 	uint64_t steps;		/* per epoch */
 	double effective_batch; /* rows / steps */
 	uint64_t bytes;		/* memory reserved */
+	uint64_t rows;		/* training rows here, after an exchange */
+	uint64_t rows_moved;	/* that came from other hosts */
+	double seconds_exchange;
 	struct ctl_str notice; /* lines, each raised as a NOTICE; "W:" before one makes a WARNING */
 };
 
@@ -192,6 +234,8 @@ struct ctl_run {
 	uint32_t count;
 	double lr_factor; /* product of the plateau rule's factors */
 	uint32_t flags;
+	uint32_t merge_every; /* merge_every = 'auto': steps between merges, from a row's
+				 merge_auto; 0: not chosen yet, every step */
 };
 
 struct ctl_metric {
@@ -200,8 +244,9 @@ struct ctl_metric {
 };
 
 #define CTL_ROW_STOPPED 0x1u /* CTL_STOP came: result is good */
-#define CTL_ROW_NAN 0x2u /* NaN or Inf; weights are those of the last good merge; note says where \
-			  */
+#define CTL_ROW_NAN                                                                   \
+	0x2u /* NaN or Inf; weights are those of the last good merge; note says where \
+	      */
 #define CTL_ROW_IMPROVED 0x4u /* the monitored figure improved: snapshot */
 #define CTL_ROW_FINISH 0x8u   /* early stopping says stop */
 #define CTL_ROW_RESTORE 0x10u /* at the end take 'best', not the last weights */
@@ -212,6 +257,13 @@ struct ctl_run_row {
 	uint64_t steps, rows;
 	double loss, validation_loss, lr, lr_factor; /* lr_factor: for the next run */
 	double seconds_train, seconds_merge, seconds_evaluate;
+	/* several hosts */
+	uint32_t hosts;	     /* that took part at the end; fewer than before: some are lost */
+	uint32_t merge_auto; /* merge_every = 'auto': what to give the next runs; 0: - */
+	uint64_t merges, merge_bytes; /* of this run: made here, payload sent by this host */
+	uint64_t merge_number;	      /* of the last committed merge since the job began */
+	uint64_t merge_checksum;      /* of the state that all hosts have in common then */
+	double distance; /* of the last merge: sqrt(sum p_i |x_i - xbar|^2); NaN: none */
 	uint32_t metrics;
 	struct ctl_metric metric[CTL_METRICS];
 	struct ctl_str note;
@@ -263,6 +315,8 @@ struct ctl_job {
 	double loss, seconds;
 	uint64_t memory;
 	uint32_t merges;
+	uint64_t checksum; /* of the last committed merge; 0: none */
+	uint8_t ended;	   /* one of the last jobs that are over: wait says why */
 	struct ctl_str role, database, state, wait, device, model;
 };
 
@@ -292,7 +346,7 @@ struct ctl_msg {
 		struct ctl_feed_end feed_end;
 		struct ctl_feed_done feed_done;
 		struct ctl_secret secret; /* WATCH AGREE COLLECT BAD_ROWS END STOP */
-		struct ctl_blob blob;	  /* AGREE_PART APPLY ROWS PREDICT */
+		struct ctl_blob blob;	  /* AGREE_PART ROWS PREDICT */
 		struct ctl_apply_ok apply_ok;
 		struct ctl_run run;
 		struct ctl_run_row run_row;
@@ -304,6 +358,10 @@ struct ctl_msg {
 		struct ctl_job entry;
 		struct ctl_device device;
 		struct ctl_drain drain;
+		struct ctl_lead lead;
+		struct ctl_lead_ok lead_ok;
+		struct ctl_members members;
+		struct ctl_apply apply; /* begins as blob does */
 	} u;
 };
 

@@ -98,6 +98,29 @@ void data_feeder_abort(struct data_feeder *feeder);
  * exact up to the last rounding, so that they do not depend on arrival; none past
  * AGREE_MAX_CHANNELS. */
 int data_collect(struct data_set *data, struct agree_block *part, struct err *err);
+/*
+ * ---- exchange of training rows between daemons, between collect and apply ----
+ *
+ * A row's host follows from its hash alone: even shares in expectation, whatever lay where. Equal
+ * rows go to the same host. begin; take blocks for each other host and give those that come, in any
+ * order, until all have none left; end puts the rows in canonical order. Blocks that come are
+ * hostile input. Memory stays within data_config's, spilling as in a feed; validation rows stay.
+ * On any error the data set is good for data_free alone.
+ */
+int data_exchange_begin(struct data_set *data, uint32_t hosts, uint32_t self, struct err *err);
+/* Whole rows for a host, at most size bytes; *bytes 0: there are no more. -E2BIG: one row is larger
+ * than size (at least DATA_EXCHANGE_BLOCK bytes always suffice for rows below 256 KiB). */
+#define DATA_EXCHANGE_BLOCK (1u << 20)
+int data_exchange_take(struct data_set *data, uint32_t host, void *block, size_t size,
+		       size_t *bytes, struct err *err);
+int data_exchange_give(struct data_set *data, const void *block, size_t bytes, struct err *err);
+struct data_exchange_counts {
+	uint64_t sent, received, kept;
+	uint64_t sum_before, sum_after; /* of row checksums mod 2^64, over the rows held: over all
+					   hosts both must be equal */
+};
+int data_exchange_end(struct data_set *data, struct data_exchange_counts *counts, struct err *err);
+
 /* Maps labels to class indices. outputs: of the network. ERR_DATA naming row id and value for a
  * label outside the class map, more classes than outputs, a target vector of another length, NaN.
  */

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "../../kernels/backend.h"
+#include "../../nccl_merge/merge.h"
 #include "../base/err.h"
 #include "../ctl/agree.h"
 #include "../ctl/ctl.h"
@@ -124,6 +125,17 @@ struct train_setup {
 	struct data_set *data; /* applied */
 	const struct agree_block *agreed;
 	bool inference; /* predict or evaluate only */
+	/*
+	 * Several hosts: a net that is connected, all of its ranks make the same training. They
+	 * tell each other rows and replicas through it; steps per epoch follow from that (the
+	 * agreed block's are of the time before an exchange of rows). NULL: this host alone. The
+	 * net outlives the training; who wants to break a wait calls merge_net_abort. train_run
+	 * then gives the same row on all hosts, the times aside.
+	 */
+	struct merge_net *net;
+	/* After each committed merge, on the thread of train_run; NULL: not wanted. */
+	void (*on_merge)(void *context, const struct merge_result *result);
+	void *context;
 };
 
 /*

@@ -33,7 +33,7 @@ static void run(struct rank *k)
 	merge_start(m, zero);
 	for (int i = 0; i < P; i++)
 		x[i] = (float)-j->delta[k->r][i];
-	k->rc = merge_run(m, k->net, &a, 1 + k->r, .1, NULL, &k->error);
+	k->rc = merge_run(m, k->net, &a, 1 + k->r, .1, 0, NULL, &k->error);
 	merge_close(m);
 }
 

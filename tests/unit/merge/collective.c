@@ -98,7 +98,7 @@ static void policies_run(struct rank *k)
 	for (int i = 0; i < 100; i++)
 		x[i] = i < 40 || i >= 80 ? (float)(1 + k->r) : start[i];
 	x[64] = (float)(4 + 4 * k->r);
-	k->rc = merge_run(m, k->net, &a, 1, .1, NULL, &k->error);
+	k->rc = merge_run(m, k->net, &a, 1, .1, 0, NULL, &k->error);
 	merge_close(m);
 }
 
@@ -151,7 +151,7 @@ static void carry_run(struct rank *k)
 	for (uint64_t round = 0; round < j->rounds && !k->rc; round++) {
 		for (int i = 0; i < 64; i++)
 			x[i] += 1.003f + .001f * (float)k->r;
-		k->rc = merge_run(m, k->net, &a, 1, .1, NULL, &k->error);
+		k->rc = merge_run(m, k->net, &a, 1, .1, 0, NULL, &k->error);
 	}
 	merge_close(m);
 }

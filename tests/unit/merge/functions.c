@@ -65,7 +65,7 @@ static void run(struct rank *k)
 		for (int i = 0; i < P; i++)
 			x[i] = (float)local_work(x[i], k->r, round, i);
 		k->rc = merge_run(m, k->net, &arenas, j->no_samples ? 0 : samples_of(k->r, round),
-				  lr_of(round), &res, &k->error);
+				  lr_of(round), 0, &res, &k->error);
 	}
 	if (!k->rc)
 		memcpy(j->model[k->r], merge_model(m), sizeof(j->model[0]));

@@ -117,12 +117,12 @@ static void one_rank(struct rank *k)
 			total += rows_of(u, t, r);
 		gradient(u, w, t, k->r, u->way == SYNC ? 1. / total : 1. / mine, g);
 		if (u->way == SYNC)
-			k->rc = merge_run_gradient(m, k->net, &a, mine, NULL, &k->error);
+			k->rc = merge_run_gradient(m, k->net, &a, mine, 0, NULL, &k->error);
 		step(u, w, v, g);
 		since += mine;
 		if (u->way == SYNC || (t + 1) % u->h)
 			continue;
-		k->rc = merge_run(m, k->net, &a, since, u->lr, NULL, &k->error);
+		k->rc = merge_run(m, k->net, &a, since, u->lr, 0, NULL, &k->error);
 		since = 0;
 	}
 	merge_close(m);

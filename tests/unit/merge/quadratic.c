@@ -34,7 +34,7 @@ static void run(struct rank *k)
 				v[i] = .9f * v[i] - .02f * (float)(i + 1) * x[i];
 				x[i] += v[i];
 			}
-		k->rc = merge_run(m, k->net, &a, 10, .1, NULL, &k->error);
+		k->rc = merge_run(m, k->net, &a, 10, .1, 0, NULL, &k->error);
 	}
 	if (!k->rc)
 		memcpy(x, merge_model(m), CURVES * sizeof(float));

@@ -84,8 +84,8 @@ static int once(struct job *j, struct rank *k, struct merge *m, struct broken *b
 		const struct merge_arenas *a)
 {
 	if (j->gradient)
-		return merge_run_gradient(m, &b->net, a, 1 + k->r, &j->result[k->r], &k->error);
-	return merge_run(m, &b->net, a, 1 + k->r, .1, &j->result[k->r], &k->error);
+		return merge_run_gradient(m, &b->net, a, 1 + k->r, 0, &j->result[k->r], &k->error);
+	return merge_run(m, &b->net, a, 1 + k->r, .1, 0, &j->result[k->r], &k->error);
 }
 
 static void run(struct rank *k)
@@ -202,7 +202,7 @@ static void away(struct rank *k)
 	if (!k->rc && k->r == 0) {
 		k->rc = merge_local_open(1, &alone, &k->error);
 		if (!k->rc)
-			k->rc = merge_run(m, alone, &a, 1, .1, NULL, &k->error);
+			k->rc = merge_run(m, alone, &a, 1, .1, 0, NULL, &k->error);
 		merge_net_close(alone);
 	}
 	if (!k->rc)
@@ -242,11 +242,11 @@ static void apart(struct rank *k)
 		return;
 	merge_start(m, x);
 	work(k, j, 0);
-	k->rc = merge_run(m, k->net, &a, 1, .1, NULL, &k->error);
+	k->rc = merge_run(m, k->net, &a, 1, .1, 0, NULL, &k->error);
 	work(k, j, 1);
 	memcpy(copy, x, sizeof(copy));
 	/* one host believes in another learning rate, so in another momentum */
-	j->first[k->r] = merge_run(m, k->net, &a, 1, k->r == 2 ? .05 : .1, NULL, &k->error);
+	j->first[k->r] = merge_run(m, k->net, &a, 1, k->r == 2 ? .05 : .1, 0, NULL, &k->error);
 	j->untouched[k->r] = !memcmp(copy, x, sizeof(copy));
 	merge_close(m);
 }
