@@ -8,7 +8,7 @@ CFLAGS_tests_cnnd := -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='
 	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"'
 
 cnnd_objects = $(1:%=$(BUILD)/obj/userspace/cnnd/%.o)
-CNND_LINK_conf := $(call cnnd_objects,conf conf_value)
+CNND_LINK_conf := $(call cnnd_objects,conf conf_value conf_net)
 CNND_LINK_admit := $(call cnnd_objects,admit) $(LIBS_base)
 CNND_LINK_memory := $(call cnnd_objects,memory host) $(LIBS_base)
 CNND_LINK_drain := $(call cnnd_objects,drain) $(LIBS_ring) $(LIBS_ctl)

@@ -15,6 +15,7 @@
 #define CONF_DEFAULT_FILE "/etc/cnnd.conf"
 #define CONF_MAX_UIDS 64
 #define CONF_PATH 1024
+#define CONF_ADDRESS 64 /* numeric, with the NUL */
 
 struct conf_uids {
 	uid_t uid[CONF_MAX_UIDS];
@@ -26,6 +27,12 @@ struct conf_amount {
 	uint64_t value;
 	bool percent;
 };
+
+struct conf_ports {
+	uint16_t first, last; /* 0, 0: any */
+};
+
+enum conf_transport { CONF_TRANSPORT_TCP = 0, CONF_TRANSPORT_UCX = 1 };
 
 enum conf_ring { CONF_RING_AUTO = 0, CONF_RING_MEMFD = 1, CONF_RING_DEVICE = 2 };
 
@@ -48,6 +55,12 @@ struct conf {
 	uint32_t max_trainings, max_predictions, max_jobs_per_role, max_queue;
 	uint32_t max_connections, max_connections_per_uid;
 	uint32_t job_time_max, orphan_timeout, stop_timeout;
+	char merge_listen[CONF_ADDRESS];
+	struct conf_ports merge_ports;
+	bool merge_mac;
+	uint32_t merge_timeout, rejoin_timeout;
+	char merge_congestion[16]; /* "": the system's */
+	uint32_t merge_transport;  /* enum conf_transport */
 	bool debug;
 };
 
