@@ -81,6 +81,7 @@ struct merge_config {
 	double b;	  /* easgd */
 	uint32_t trim;	  /* trimmed mean: values dropped at each end; 2 trim < N */
 	enum merge_momentum momentum;
+	uint32_t slots; /* optimizer slots that merge_open makes room for, if they are averaged */
 	enum merge_wire wire;
 	enum merge_unit unit; /* of every */
 	uint64_t every;
@@ -172,7 +173,12 @@ uint32_t merge_net_rank(const struct merge_net *net);
 uint32_t merge_net_size(const struct merge_net *net);
 uint32_t merge_net_epoch(const struct merge_net *net); /* of the membership */
 void merge_net_close(struct merge_net *net);
-/* Any thread, once or more: every wait on this net, now and later, returns -ECANCELED. */
+/*
+ * Any thread, once or more, but not after merge_net_close has begun: every wait on this net, now
+ * and later, returns -ECANCELED, that of merge_recover included (what confirm waits for is the
+ * caller's to break). The other hosts see a fault that names this one; other threads of a local net
+ * end too.
+ */
 void merge_net_abort(struct merge_net *net);
 
 /* n ranks in one process, each to be used by a thread of its own: out[n]. For tests and R > 1. */
@@ -280,7 +286,7 @@ struct merge_result {
 int merge_open(const struct merge_config *config, const struct merge_table *table, uint32_t hosts,
 	       struct merge **out, struct merge_error *error);
 void merge_close(struct merge *merge);
-/* Bytes that merge_open will take. */
+/* Bytes that merge_open will take; a merge takes no more while there are no more hosts or slots. */
 uint64_t merge_memory(const struct merge_config *config, const struct merge_table *table,
 		      uint32_t hosts);
 /* Sets the common start x (and c) from parameters that are equal on all hosts; clears momentum. */
@@ -300,9 +306,10 @@ int merge_run_gradient(struct merge *merge, struct merge_net *net,
 		       struct merge_result *result, struct merge_error *error);
 /*
  * The model as it would be if all merged now, for evaluation: the mean of the parameters by samples
- * (easgd: c; none: rank 0's) and the pooled statistics, into param_out and stat_out, bitwise equal
- * on all hosts. Neither the arenas nor the merge's state change, nothing is counted as a merge.
- * After a failure the outputs hold anything.
+ * (easgd: c; gradient and none: rank 0's) and the pooled statistics (none: rank 0's), into
+ * param_out and stat_out, which are not the arenas; bitwise equal on all hosts. Always f32. Neither
+ * the arenas nor the merge's state change, nothing is counted as a merge. After a failure the
+ * outputs hold anything. All hosts call it between the same merges.
  */
 int merge_copy(struct merge *merge, struct merge_net *net, const struct merge_arenas *arenas,
 	       uint64_t samples, float *param_out, float *stat_out, struct merge_error *error);

@@ -20,7 +20,14 @@
 #define RECOVER_TRIES 8
 
 static void tcp_close(struct merge_net *net);
-static const struct merge_net_ops tcp_ops = {tcp_round, tcp_recover, tcp_close};
+static void tcp_fault(struct merge_net *net, int code, uint32_t rank, const char *text);
+static uint32_t tcp_identity(const struct merge_net *net, uint32_t rank, const char **name);
+static const struct merge_net_ops tcp_ops = {.round = tcp_round,
+					     .recover = tcp_recover,
+					     .close = tcp_close,
+					     .abort = tcp_abort,
+					     .fault = tcp_fault,
+					     .identity = tcp_identity};
 
 static int bind_port(int fd, struct sockaddr_storage *a, socklen_t length, uint32_t first,
 		     uint32_t last)
@@ -177,6 +184,24 @@ static void tcp_close(struct merge_net *net)
 	close_files(t);
 }
 
+static void tcp_fault(struct merge_net *net, int code, uint32_t rank, const char *text)
+{
+	struct tcp_net *t = (struct tcp_net *)net;
+
+	pthread_mutex_lock(&t->lock);
+	tcp_fault_locked(t, code, t->member[rank], "host %s: %s", tcp_name(t, t->member[rank]),
+			 text);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static uint32_t tcp_identity(const struct merge_net *net, uint32_t rank, const char **name)
+{
+	const struct tcp_net *t = (const struct tcp_net *)net;
+
+	*name = tcp_name(t, t->member[rank]);
+	return t->member[rank];
+}
+
 uint16_t merge_tcp_port(const struct merge_net *net)
 {
 	return ((const struct tcp_net *)net)->port;
@@ -202,6 +227,11 @@ static int mesh(struct tcp_net *t, uint32_t epoch, const uint32_t *member, uint3
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += (time_t)seconds + 10;
 	pthread_mutex_lock(&t->lock);
+	if (t->aborted) {
+		pthread_mutex_unlock(&t->lock);
+		return merge_fail(error, -ECANCELED, MERGE_NO_HOST,
+				  "the job was ended on this host");
+	}
 	memcpy(t->member, member, n * sizeof(*member));
 	t->n_members = n;
 	t->member_hash = merge_hash(n, member, n * sizeof(*member));
@@ -210,9 +240,11 @@ static int mesh(struct tcp_net *t, uint32_t epoch, const uint32_t *member, uint3
 	t->remesh = true;
 	t->state = NET_MESHING;
 	wake(t);
-	while (!rc && (t->remesh || t->state == NET_MESHING))
+	while (!rc && !t->aborted && (t->remesh || t->state == NET_MESHING))
 		rc = pthread_cond_timedwait(&t->change, &t->lock, &until);
-	if (t->state == NET_READY) {
+	if (t->aborted) {
+		rc = merge_fail(error, -ECANCELED, MERGE_NO_HOST, "the job was ended on this host");
+	} else if (t->state == NET_READY) {
 		rc = 0;
 	} else if (t->state == NET_FAILED) {
 		if (error)
@@ -300,6 +332,9 @@ int tcp_recover(struct merge_net *net, struct merge_error *error)
 	int rc = -EHOSTUNREACH;
 
 	for (int tries = 0; tries < RECOVER_TRIES; tries++) {
+		if (atomic_load(&net->aborted))
+			return merge_fail(error, -ECANCELED, MERGE_NO_HOST,
+					  "the job was ended on this host");
 		memset(lost, 0, sizeof(lost));
 		memset(&d, 0, sizeof(d));
 		pthread_mutex_lock(&t->lock);
@@ -313,13 +348,16 @@ int tcp_recover(struct merge_net *net, struct merge_error *error)
 		if (!t->config.confirm)
 			return merge_fail(error, -EHOSTUNREACH, why.host, "%s", why.message);
 		rc = t->config.confirm(t->config.context, t->epoch, lost, &why, &d);
+		if (atomic_load(&net->aborted))
+			return merge_fail(error, -ECANCELED, MERGE_NO_HOST,
+					  "the job was ended on this host");
 		if (rc)
 			return merge_fail(error, rc, why.host, "%s", why.message);
 		rc = check_decision(t, &d, &why, error);
 		if (rc)
 			return rc;
 		rc = mesh(t, d.epoch, d.member, d.n, REMESH_SECONDS, error);
-		if (!rc)
+		if (!rc || rc == -ECANCELED)
 			break;
 	}
 	return rc;

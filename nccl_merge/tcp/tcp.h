@@ -123,7 +123,8 @@ struct tcp_net {
 	pthread_mutex_t lock;
 	pthread_cond_t change;
 	enum tcp_net_state state;
-	bool remesh; /* asked of the control thread */
+	bool remesh;  /* asked of the control thread */
+	bool aborted; /* for good */
 	struct merge_error why;
 	double mesh_deadline, mesh_seconds;
 	uint32_t epoch, n_members, member[MERGE_HOSTS_MAX]; /* of the mesh wanted or in use */
@@ -155,6 +156,8 @@ int tcp_send_all(int fd, const void *data, size_t bytes);
 
 /* control.c; _locked: the caller holds the lock */
 void *tcp_control_main(void *net);
+/* A fault that this host was told to make; no mesh is built any more. */
+void tcp_abort(struct merge_net *net);
 void tcp_fault_locked(struct tcp_net *t, int code, uint32_t host, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 const char *tcp_name(const struct tcp_net *t, uint32_t host);

@@ -42,7 +42,8 @@ static void broken_close(struct merge_net *net)
 {
 }
 
-static const struct merge_net_ops broken_ops = {broken_round, broken_recover, broken_close};
+static const struct merge_net_ops broken_ops = {
+	.round = broken_round, .recover = broken_recover, .close = broken_close};
 
 struct job {
 	const char *preset;
