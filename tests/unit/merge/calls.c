@@ -396,6 +396,21 @@ static void greedy_run(struct rank *k)
 			merge_all_to_all(k->net, send, bytes, CAPACITY, recv, got, &j->error[k->r]);
 }
 
+/* rank 1 sends rank 2 more than that one agreed to, and believes that all is well */
+static void deaf_run(struct rank *k)
+{
+	struct job *j = k->arg;
+	static unsigned char out[CAPACITY], in[N][N][CAPACITY];
+	const void *send[N] = {out, out, out};
+	void *recv[N] = {in[k->r][0], in[k->r][1], in[k->r][2]};
+	size_t bytes[N] = {5, 5, k->r == 1 ? 600 : 5}, got[N];
+
+	memset(in[k->r][1], 9, CAPACITY);
+	j->rc[k->r] = merge_all_to_all(k->net, send, bytes, k->r == 2 ? 500 : CAPACITY, recv, got,
+				       &j->error[k->r]);
+	j->same[k->r] = in[k->r][1][599] == 9;
+}
+
 static void exchanges(enum group_kind kind)
 {
 	const char *name = group_name(kind);
@@ -414,6 +429,10 @@ static void exchanges(enum group_kind kind)
 		is(j.error[r].host, 1, "the host is named");
 	}
 	like(j.error[2].message, "3001 bytes", "and what it wanted");
+	j = (struct job){.rc = {0}};
+	is(group_run_on(kind, N, deaf_run, &j), 0, name);
+	ok(j.rc[2] == -EMSGSIZE && j.same[2], "%s: the receiver's own limit holds", name);
+	is(j.error[2].host, 1, "and names who broke it");
 	j = (struct job){.preset = "average"};
 	is(group_run_on(kind, N, crossed_run, &j), 0, name);
 	ok(j.rc[0] < 0 && j.rc[1] < 0 && j.rc[2] < 0,
