@@ -302,7 +302,7 @@ int train_config_class_weight(struct train_config *c, const char *text, struct e
 	return c->class_weight ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 }
 
-/* ---- devices, merge_every ---- */
+/* ---- devices ---- */
 
 int train_config_devices(struct train_config *c, const char *text, struct err *err)
 {
@@ -329,21 +329,4 @@ int train_config_devices(struct train_config *c, const char *text, struct err *e
 	}
 	c->devices = strdup(text);
 	return c->devices ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
-}
-
-/* N, 'epoch', 'K epochs', 'auto' */
-int train_config_merge_every(struct train_config *c, const char *text, struct err *err)
-{
-	char *end = (char *)text;
-	unsigned long n = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
-	bool number = end != text && n >= 1 && n <= 1000000000;
-
-	if (!(number && (!*end || !strcasecmp(end, " epochs") || !strcasecmp(end, " epoch"))) &&
-	    strcasecmp(text, "epoch") != 0 && strcasecmp(text, "auto") != 0)
-		return err_set(err, ERR_PARAM, -EINVAL,
-			       "merge_every is '%.60s', must be a number of updates in "
-			       "[1, 1000000000], 'epoch', 'K epochs' or 'auto'",
-			       text);
-	c->merge_every = strdup(text);
-	return c->merge_every ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 }

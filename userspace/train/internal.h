@@ -70,7 +70,12 @@ int train_config_early_stop(struct train_config *c, const char *text, struct err
 int train_config_augment(struct train_config *c, const char *text, struct err *err);
 int train_config_class_weight(struct train_config *c, const char *text, struct err *err);
 int train_config_devices(struct train_config *c, const char *text, struct err *err);
+
+/* ---- config_merge.c ---- */
+
 int train_config_merge_every(struct train_config *c, const char *text, struct err *err);
+/* The merge keys against each other. */
+int train_config_merge_keys(const struct train_config *c, struct err *err);
 
 /* ---- policy.c ---- */
 
@@ -106,7 +111,7 @@ struct metric {
 	enum train_metric kind;
 	uint32_t k;
 	char name[32];
-	struct metric_sums train, validation;
+	struct metric_sums train;
 };
 /* One batch: value n * outputs activated; either label (class index) or target (n * outputs). */
 struct metric_batch {
@@ -167,6 +172,12 @@ int train_loss_choose(const struct train_config *config, const struct model_info
 		      struct notice *notice, struct err *err);
 const char *train_loss_name(enum backend_loss loss);
 
+/* ---- fit.c ---- */
+
+/* Checks, and chooses loss and metrics. */
+int train_fit(struct train *train, struct notice *notice, struct err *err);
+void train_say(struct train *train, struct notice *notice);
+
 /* ---- arena.c ---- */
 
 /* base NULL: arena_take only counts. */
@@ -192,11 +203,23 @@ struct train_put_state {
 	bool active;
 };
 
+#define TRAIN_REPLICAS_MAX 64u
+
+struct hosts; /* hosts.h */
+
 struct train {
 	struct train_setup setup;
 	const struct backend_graph *graph;
 	const struct model_info *info;
-	struct backend_net *net;
+	struct backend_net *net; /* = replica[0]: the one that evaluates */
+	struct backend_net *replica[TRAIN_REPLICAS_MAX];
+	uint32_t replicas;
+	uint64_t replica_rows[TRAIN_REPLICAS_MAX]; /* since their statistics were pooled */
+	struct merge_intra *intra;		   /* more than one replica */
+	struct merge_tensor *tensor;		   /* of table */
+	struct merge_table table;
+	struct hosts *hosts;		      /* NULL: this host alone */
+	bool several;			      /* replicas or hosts: the model is a merged copy */
 	struct data_reader *shuffled;	      /* of the training rows, epoch by epoch */
 	struct data_reader *reader[ROW_SETS]; /* in canonical (predictions: feeding) order */
 	float *mul, *add;
@@ -206,10 +229,12 @@ struct train {
 	struct schedule schedule;
 	struct plan plan;
 	uint32_t batch, max_batch, slots;
-	uint64_t rows, steps, updates; /* training rows, steps and updates of an epoch */
+	uint32_t replica_batch;	       /* the most rows of a replica's step */
+	uint64_t rows, steps, updates; /* training rows here, steps and updates of an epoch */
 	uint64_t validation_rows;
-	bool penalty; /* some tensor has a regulariser */
-	uint64_t t;   /* applied updates */
+	uint64_t all_rows, all_validation_rows; /* over the hosts */
+	bool penalty;				/* some tensor has a regulariser */
+	uint64_t t;				/* applied updates */
 
 	struct arena arena;
 	/* Copies in arena layout. During a run: the state at the epoch's start. Between runs:
@@ -217,6 +242,12 @@ struct train {
 	float *param, *stat, *slot;
 	uint64_t good_t;
 	bool held_weights, held_optimizer;
+	/*
+	 * Several: after a run, the model as it would be if all merged now. model_param is
+	 * copy_param, or the arena of the net where all hold the same; NULL: there is none.
+	 */
+	float *copy_param, *copy_stat, *pool_stat;
+	const float *model_param, *model_stat;
 	float *best_param, *best_stat;
 	float *extra_best; /* malloc'd, where a snapshot was not foreseen */
 	bool has_best;
@@ -243,11 +274,35 @@ int train_reader(struct train *train, enum row_set set, struct data_reader **out
 /* Fills a batch's rows and what the loss needs; metric_batch may be NULL. */
 int train_batch(struct train *train, struct data_reader *reader, uint64_t first, uint32_t n,
 		struct backend_batch *batch, struct metric_batch *metrics, struct err *err);
-/* Copies the net's arenas out and in. slots may be NULL. */
+/* Copies the net's arenas out (statistics of replicas: pooled) and in, all replicas. slot may be
+ * NULL. */
 int train_read_net(struct train *train, float *param, float *stat, float *slot, struct err *err);
 int train_write_net(struct train *train, const float *param, const float *stat, const float *slot,
 		    struct err *err);
 bool train_finite(const float *value, uint64_t n);
+int train_merge_err(struct train *train, struct err *err, int rc, const struct merge_error *error,
+		    const char *what);
+
+/* ---- replicas.c: the copies of the network on this host ---- */
+
+int train_table_make(struct train *train, struct err *err);
+/* After the nets are compiled: the all-reduce between them. */
+int train_replicas_open(struct train *train, struct err *err);
+void train_replicas_close(struct train *train);
+/* Sums the gradients that all replicas have announced. */
+int train_replicas_reduce(struct train *train, struct err *err);
+/* Statistics of all replicas together, to out. */
+int train_replicas_pool(struct train *train, float *out, struct err *err);
+/* Tells that the host arenas of replica 0 were written to, and copies them to the others. */
+void train_replicas_spread(struct train *train, bool grad, bool slots);
+
+/* ---- model.c: the merged copy ---- */
+
+int train_model_make(struct train *train, struct err *err);
+/* The merged copy becomes what all replicas hold (statistics; parameters where they differ). */
+int train_model_settle(struct train *train, struct err *err);
+/* What Keras adds to the loss, of parameters in arena layout. */
+double train_model_penalty(const struct train *train, const float *param);
 /* Loss (regularisers included) and metrics over a set, into the row's validation fields. */
 int train_evaluate_set(struct train *train, enum row_set set, struct ctl_run_row *row,
 		       struct err *err);

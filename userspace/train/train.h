@@ -8,6 +8,7 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -66,8 +67,14 @@ enum train_schedule {
  *   monitor: val_loss where there are validation rows, else loss
  * - augment: null or 'flip, pad_crop=4, cutout=8'
  * - normalize (or normalization) 'auto' | none | scale | standardize; normalizing_const null
- * - merge, merge_every, merge_momentum, reshuffle, min_hosts: checked, of no effect on one host
- * - devices 'auto' | 'cpu' | 'cpu:N', replicas 1, precision 'f32', deterministic true, cache true:
+ * - replicas 1 [1..64]: copies of the network on each host, which share every step's rows
+ * - several hosts (checked, and of no effect on one): merge, a name of merge_preset, 'average';
+ *   merge_every N | 'epoch' | 'K epochs' | 'auto', in updates; merge_warmup, epochs of synchronous
+ *   steps before the first local one [0..100000]; merge_momentum keep | average | reset; merge_wire
+ *   f32 | bf16; merge_eta (0..10] and merge_mu [0..1) (the outer kinds), merge_b (0..1] (easgd),
+ *   merge_trim [1..127] (trimmed_mean). What is not given is the preset's.
+ * - reshuffle auto | on | off, min_hosts: for the coordinator
+ * - devices 'auto' | 'cpu' | 'cpu:N', precision 'f32', deterministic true, cache true:
  *   refused where this build cannot do what is asked; max_bad_rows null = no limit
  * - architecture (text), backend 'cpu' | 'ref' (tests), kind 'train' | 'predict' | 'evaluate' (or
  *   enum ctl_job_kind), model_table
@@ -107,7 +114,13 @@ struct train_config {
 	bool deterministic, cache;
 	uint32_t kind;	  /* enum ctl_job_kind */
 	uint32_t threads; /* of devices 'cpu:N'; 0: not given */
-	char *architecture, *devices, *backend, *model_name, *merge, *merge_every;
+	char *architecture, *devices, *backend, *model_name;
+	char *merge, *merge_every;	     /* NULL: not given */
+	uint32_t merge_momentum;	     /* enum merge_momentum; UINT32_MAX: the preset's */
+	uint32_t merge_wire;		     /* enum merge_wire; UINT32_MAX: the preset's */
+	uint32_t merge_trim;		     /* 0: the preset's */
+	double merge_warmup;		     /* epochs */
+	double merge_eta, merge_mu, merge_b; /* NaN, merge_warmup too: the preset's */
 };
 
 int train_config_parse(const char *json, size_t length, struct train_config *out, struct err *err);
@@ -115,6 +128,9 @@ void train_config_free(struct train_config *config);
 /* Fills a part's policy fields from the spec; explicit class weights are matched to its labels. */
 int train_config_policy(const struct train_config *config, struct agree_block *part,
 			struct err *err);
+/* How hosts hosts merge: the preset with what the spec says otherwise. updates: of an epoch. */
+int train_config_merge(const struct train_config *config, uint32_t hosts, uint64_t updates,
+		       struct merge_config *out, struct err *err);
 
 struct train;
 
@@ -133,7 +149,14 @@ struct train_setup {
 	 * then gives the same row on all hosts, the times aside.
 	 */
 	struct merge_net *net;
-	/* After each committed merge, on the thread of train_run; NULL: not wanted. */
+	/* By rank, for messages; NULL: 'host 1', 'host 2'. To outlive the training. */
+	const char *const *host_name;
+	/* Set by another thread: train_create ends with -ECANCELED. NULL: it cannot be. */
+	const atomic_bool *canceled;
+	/*
+	 * After each committed merge (synchronous steps are merges too), on the thread of
+	 * train_run, which waits for it; NULL: not wanted. train_get gives the merged weights.
+	 */
 	void (*on_merge)(void *context, const struct merge_result *result);
 	void *context;
 };

@@ -134,7 +134,7 @@ static void numbers(void)
 		"validation_fraction is 1, must be a number in [0, 1)", NULL);
 	refused("{\"nesterov\": \"yes\"}", "nesterov is \"yes\", must be true or false", NULL);
 	refused("{\"from_logits\": 1}", "from_logits is 1, must be true, false or 'auto'", NULL);
-	refused("{\"replicas\": 2}", "replicas is 2, must be an integer in [1, 1]", NULL);
+	refused("{\"replicas\": 65}", "replicas is 65, must be an integer in [1, 64]", NULL);
 	refused("{\"architecture\": 3}", "architecture is 3, must be a text", NULL);
 }
 

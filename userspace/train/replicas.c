@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+/*
+ * replicas.c: the copies of the network on this host. They share the rows of every step, sum their
+ * gradients, and apply the same update each, so that their parameters stay equal to the last bit;
+ * their batch-norm statistics are their own until they are pooled.
+ *
+ * The all-reduce works on arenas in host memory. One for devices (NCCL) replaces
+ * train_replicas_open, _bucket and _reduce, and nothing else.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the table of tensors ---- */
+
+static void pair_statistics(struct train *t)
+{
+	for (uint32_t i = 0; i < t->graph->n_nodes; i++) {
+		const struct backend_node *node = &t->graph->node[i];
+		uint32_t mean, variance;
+
+		if (node->op != BACKEND_BATCHNORM || node->frozen || node->tensor[2] < 0 ||
+		    node->tensor[3] < 0)
+			continue;
+		mean = (uint32_t)node->tensor[2];
+		variance = (uint32_t)node->tensor[3];
+		t->tensor[mean].policy = MERGE_MEAN;
+		t->tensor[mean].pair = variance;
+		t->tensor[variance].policy = MERGE_VARIANCE;
+		t->tensor[variance].pair = mean;
+	}
+}
+
+int train_table_make(struct train *t, struct err *err)
+{
+	const struct backend_graph *g = t->graph;
+	struct merge_error error = {0};
+
+	t->tensor = calloc((size_t)g->n_tensors + 1, sizeof(*t->tensor));
+	if (!t->tensor)
+		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < g->n_tensors; i++) {
+		const struct backend_tensor *from = &g->tensor[i];
+		struct merge_tensor *to = &t->tensor[i];
+
+		memcpy(to->name, from->name, sizeof(to->name));
+		to->statistic = from->arena == BACKEND_STAT;
+		to->policy = from->trainable ? MERGE_AVERAGED : MERGE_COPIED;
+		to->offset = from->offset;
+		to->count = from->count;
+	}
+	pair_statistics(t);
+	t->table = (struct merge_table){
+		.tensor = t->tensor,
+		.n = g->n_tensors,
+		.param_floats = g->param_floats,
+		.stat_floats = g->stat_floats,
+	};
+	if (merge_table_check(&t->table, &error))
+		return err_set(err, ERR_INTERNAL, -EINVAL, "the table of tensors: %s",
+			       error.message);
+	return 0;
+}
+
+/* ---- gradients ---- */
+
+static int need_host_memory(struct train *t, struct err *err)
+{
+	for (uint32_t k = 0; k < t->replicas; k++)
+		if ((t->graph->param_floats &&
+		     (!backend_host_arena(t->replica[k], BACKEND_PARAM) ||
+		      !backend_host_arena(t->replica[k], BACKEND_GRAD))) ||
+		    (t->graph->stat_floats && !backend_host_arena(t->replica[k], BACKEND_STAT)) ||
+		    (t->slots && !backend_host_arena(t->replica[k], BACKEND_SLOT)))
+			return err_set(err, ERR_PARAM, -ENOTSUP,
+				       "back end '%s' keeps weights on a device: more than one "
+				       "replica or host is not possible there in this version",
+				       backend_name(t->setup.backend));
+	return 0;
+}
+
+int train_replicas_open(struct train *t, struct err *err)
+{
+	float *arena[TRAIN_REPLICAS_MAX];
+	struct merge_intra_config config = {
+		.replicas = t->replicas,
+		.arena = arena,
+		.floats = t->graph->param_floats,
+		.buckets_max = 4 * t->graph->n_tensors + 64,
+	};
+	struct merge_error error = {0};
+	int rc = t->several ? need_host_memory(t, err) : 0;
+
+	if (rc || t->replicas == 1)
+		return rc;
+	for (uint32_t k = 0; k < t->replicas; k++)
+		arena[k] = backend_host_arena(t->replica[k], BACKEND_GRAD);
+	rc = merge_intra_open(&config, &t->intra, &error);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+}
+
+void train_replicas_close(struct train *t)
+{
+	merge_intra_close(t->intra);
+	t->intra = NULL;
+	for (uint32_t k = 0; k < TRAIN_REPLICAS_MAX; k++)
+		if (t->replica[k])
+			backend_net_free(t->replica[k]);
+	memset(t->replica, 0, sizeof(t->replica));
+	t->net = NULL;
+}
+
+int train_replicas_reduce(struct train *t, struct err *err)
+{
+	struct merge_error error = {0};
+	int rc = 0;
+
+	for (uint32_t k = 0; !rc && t->intra && k < t->replicas; k++)
+		rc = merge_intra_wait(t->intra, k, &error);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+}
+
+/* ---- state ---- */
+
+int train_replicas_pool(struct train *t, float *out, struct err *err)
+{
+	const float *stat[TRAIN_REPLICAS_MAX];
+	int rc;
+
+	if (!t->graph->stat_floats)
+		return 0;
+	rc = backend_read(t->net, BACKEND_STAT, 0, t->graph->stat_floats, out);
+	if (rc)
+		return err_set(err, ERR_INTERNAL, rc, "reading statistics: %s", strerror(-rc));
+	if (t->replicas == 1)
+		return 0;
+	for (uint32_t k = 0; k < t->replicas; k++)
+		stat[k] = backend_host_arena(t->replica[k], BACKEND_STAT);
+	merge_statistics(&t->table, t->replicas, stat, t->replica_rows, out);
+	return 0;
+}
+
+static void spread(struct train *t, enum backend_arena arena, uint64_t floats)
+{
+	const float *from = floats ? backend_host_arena(t->net, arena) : NULL;
+
+	if (!from)
+		return;
+	for (uint32_t k = 1; k < t->replicas; k++)
+		memcpy(backend_host_arena(t->replica[k], arena), from, floats * sizeof(float));
+	for (uint32_t k = 0; k < t->replicas; k++)
+		backend_touch(t->replica[k], arena);
+}
+
+void train_replicas_spread(struct train *t, bool grad, bool slots)
+{
+	const struct backend_graph *g = t->graph;
+
+	if (grad) {
+		spread(t, BACKEND_GRAD, g->param_floats);
+		return;
+	}
+	spread(t, BACKEND_PARAM, g->param_floats);
+	spread(t, BACKEND_STAT, g->stat_floats);
+	if (slots)
+		spread(t, BACKEND_SLOT, g->param_floats * t->slots);
+	memset(t->replica_rows, 0, sizeof(t->replica_rows));
+}
