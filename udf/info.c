@@ -214,7 +214,8 @@ Datum gpu_cnn_history(PG_FUNCTION_ARGS)
 	model_check_history(&model);
 	sql(SPI_OK_SELECT,
 	    "SELECT epoch, loss, validation_loss, metric_name, metric, validation_metric, metrics, "
-	    "learning_rate, steps, rows, seconds_train, seconds_merge, seconds_evaluate, note FROM "
+	    "learning_rate, steps, rows, seconds_train, seconds_merge, seconds_evaluate, "
+	    "hosts, merges, merge_bytes, distance, note FROM "
 	    "%s ORDER BY 1",
 	    model.history);
 	for (i = 0; i < SPI_processed; i++)
