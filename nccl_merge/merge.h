@@ -203,27 +203,40 @@ struct merge_decision {
 typedef int (*merge_confirm_fn)(void *context, uint32_t epoch, const uint8_t lost[MERGE_HOSTS_MAX],
 				const struct merge_error *why, struct merge_decision *decision);
 
+/*
+ * What carries the rounds. With MERGE_UCX the rendezvous, the handshake, heartbeats and membership
+ * stay TCP. -ENOTSUP of merge_tcp_open: built without UCX's headers, or no libucp.so.0 here.
+ */
+enum merge_transport { MERGE_TRANSPORT_TCP = 0, MERGE_TRANSPORT_UCX };
+
 struct merge_tcp_config {
 	const char *listen;		/* numeric address, never a wildcard by default */
 	uint16_t port_first, port_last; /* 0, 0: any */
 	uint8_t job[16], secret[32];
-	uint32_t self;		   /* identity: index into host[] of merge_tcp_connect */
-	uint64_t table_hash;	   /* merge_table_hash */
-	uint32_t min_hosts;	   /* 0: all */
-	bool no_mac;		   /* frames without MAC (merge_mac = off) */
-	const char *congestion;	   /* TCP_CONGESTION, NULL: the system's */
-	uint32_t mesh_timeout_ms;  /* 0: 10 s */
-	uint32_t merge_timeout_ms; /* without progress of a live peer; 0: 60 s */
-	uint32_t silence_ms;	   /* heartbeats missing; 0: 4 s */
-	uint32_t user_timeout_ms;  /* TCP_USER_TIMEOUT; 0: 3 s */
-	uint64_t ring_from;	   /* bytes from which the ring is used; 0: by the fixed table */
-	merge_confirm_fn confirm;  /* NULL: a fault is final */
+	uint32_t self;		/* identity: index into host[] of merge_tcp_connect */
+	uint64_t table_hash;	/* merge_table_hash */
+	uint32_t min_hosts;	/* 0: all */
+	bool no_mac;		/* frames without MAC (merge_mac = off) */
+	const char *congestion; /* TCP_CONGESTION, NULL: the system's */
+	enum merge_transport transport;
+	const char *ucx_tls;	     /* UCX_TLS, NULL: "rc,dc,ud,tcp,self", no shared memory */
+	const char *ucx_net_devices; /* UCX_NET_DEVICES, NULL: with tcp alone that of `listen`, else
+					all */
+	uint32_t mesh_timeout_ms;    /* 0: 10 s */
+	uint32_t merge_timeout_ms;   /* without progress of a live peer; 0: 60 s */
+	uint32_t silence_ms;	     /* heartbeats missing; 0: 4 s */
+	uint32_t user_timeout_ms;    /* TCP_USER_TIMEOUT; 0: 3 s */
+	uint64_t ring_from;	     /* bytes from which the ring is used; 0: by the fixed table */
+	merge_confirm_fn confirm;    /* NULL: a fault is final */
 	void *context;
 };
 /* Binds and listens; merge_tcp_port is then known. Starts the control thread. */
 int merge_tcp_open(const struct merge_tcp_config *config, struct merge_net **out,
 		   struct merge_error *error);
 uint16_t merge_tcp_port(const struct merge_net *net);
+/* Between open and connect: self and table_hash of the configuration, for who learns them later. */
+int merge_tcp_identify(struct merge_net *net, uint32_t self, uint64_t table_hash,
+		       struct merge_error *error);
 /* Builds the mesh of all n hosts, epoch >= 1. */
 int merge_tcp_connect(struct merge_net *net, const struct merge_host *host, uint32_t n,
 		      uint32_t epoch, struct merge_error *error);

@@ -166,6 +166,9 @@ static bool open_all(struct self *s)
 				     .ring_from = s->spec->ring_from,
 				     .merge_timeout_ms = s->spec->merge_timeout_ms,
 				     .mesh_timeout_ms = 4000,
+				     .transport = s->spec->ucx ? MERGE_TRANSPORT_UCX
+							       : MERGE_TRANSPORT_TCP,
+				     .ucx_tls = "tcp,self",
 				     .confirm = confirm,
 				     .context = s};
 	struct merge_config merge_config;

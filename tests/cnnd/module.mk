@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # tests/cnnd/: tests of the daemon. A unit test is linked with exactly the files that it is about; the
 # others start the real daemon in a folder of their own (lab.h) and talk to it by userspace/ctl.
-CNND_UNIT := conf admit memory drain
-CNND_LAB := start session hostile train requests limits kill
+CNND_UNIT := conf admit memory drain wire vote
+CNND_LAB := start session hostile train requests limits kill hosts
 
 CFLAGS_tests_cnnd := -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='"$(TOP)/userspace/cnnd"' \
 	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"'
@@ -11,6 +11,8 @@ cnnd_objects = $(1:%=$(BUILD)/obj/userspace/cnnd/%.o)
 CNND_LINK_conf := $(call cnnd_objects,conf conf_value conf_net)
 CNND_LINK_admit := $(call cnnd_objects,admit) $(LIBS_base)
 CNND_LINK_memory := $(call cnnd_objects,memory host) $(LIBS_base)
+CNND_LINK_wire := $(call cnnd_objects,wire) $(LIBS_base)
+CNND_LINK_vote := $(call cnnd_objects,vote)
 CNND_LINK_drain := $(call cnnd_objects,drain) $(LIBS_ring) $(LIBS_ctl)
 
 CNND_UNIT_BIN := $(CNND_UNIT:%=$(BUILD)/tests/cnnd/%)
@@ -19,12 +21,12 @@ CNND_LAB_BIN := $(CNND_LAB:%=$(BUILD)/tests/cnnd/%)
 define cnnd_unit_rule
 $(BUILD)/tests/cnnd/$(1): $(BUILD)/obj/tests/cnnd/$(1).o $$(CNND_LINK_$(1))
 	@mkdir -p $$(@D)
-	$$(CC) $$(CNN_LDFLAGS) -o $$@ $$^ -lm
+	$$(CC) $$(CNN_LDFLAGS) -o $$@ $$^ -Wl,--as-needed -lcrypto -lm
 endef
 $(foreach t,$(CNND_UNIT),$(eval $(call cnnd_unit_rule,$(t))))
 
 $(CNND_LAB_BIN): $(BUILD)/tests/cnnd/%: $(BUILD)/obj/tests/cnnd/%.o $(BUILD)/obj/tests/cnnd/lab.o \
-		$(BUILD)/obj/tests/cnnd/lab_job.o $(LIBS_ring) $(LIBS_ctl) | $(BUILD)/bin/cnnd
+		$(BUILD)/obj/tests/cnnd/lab_job.o $(BUILD)/obj/tests/cnnd/lab_hosts.o $(LIBS_ring) $(LIBS_ctl) | $(BUILD)/bin/cnnd
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -lm
 

@@ -9,7 +9,7 @@ build="gcc make binutils perl procps util-linux zstd xz-utils libc6-dev
   libjansson-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libpq-dev libarchive-dev
   libssl-dev iproute2 python3"
 demo="gnuplot-nox dataset-fashion-mnist"
-bench="python3 python3-venv"
+bench="python3 python3-venv g++ libopenmpi-dev openmpi-bin libgloo-dev"
 kmod="qemu-system-x86 qemu-system-common seabios busybox-static cpio kmod sparse libelf1"
 
 want="$build"

@@ -21,6 +21,7 @@
 #include "feed.h"
 #include "files.h"
 #include "log.h"
+#include "members.h"
 #include "sdnotify.h"
 #include "server.h"
 #include "session.h"
@@ -146,6 +147,8 @@ static int open_threads(struct daemon *d, struct err *err)
 	int rc = desk_create(d, &d->desk);
 
 	if (!rc)
+		rc = members_create(d, &d->members);
+	if (!rc)
 		rc = control_create(d, &d->control);
 	if (rc)
 		return err_set(err, ERR_LIMIT, rc, "cannot start the threads: %s", strerror(-rc));
@@ -156,6 +159,7 @@ static void daemon_free(struct daemon *d)
 {
 	control_free(d->control);
 	desk_free(d->desk);
+	members_free(d->members);
 	history_free(d->history);
 	admit_free(d->admit);
 	memory_free(d->memory);

@@ -10,6 +10,7 @@ static const struct {
 	const char *wait;
 	int (*serve)(struct job *job, struct call *c, struct err *err);
 } handlers[] = {
+	{CTL_BEGIN, "the job's leader", work_begin},
 	{CTL_AGREE, "rows", work_agree},
 	{CTL_APPLY, "compile", work_apply},
 	{CTL_RUN, "training", work_run},

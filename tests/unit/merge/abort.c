@@ -252,6 +252,8 @@ int main(void)
 {
 	in_a_round(GROUP_LOCAL);
 	in_a_round(GROUP_TCP);
+	if (group_has(GROUP_UCX))
+		in_a_round(GROUP_UCX);
 	in_a_mesh();
 	in_a_recovery(true, "while the coordinator is asked");
 	in_a_recovery(false, "while the mesh is built");

@@ -478,7 +478,9 @@ static void planted(void)
 int main(void)
 {
 	memory();
-	for (int kind = GROUP_LOCAL; kind <= GROUP_TCP; kind++) {
+	for (int kind = GROUP_LOCAL; kind < GROUP_KINDS; kind++) {
+		if (!group_has((enum group_kind)kind))
+			continue;
 		flags((enum group_kind)kind, "average", false);
 		flags((enum group_kind)kind, "average", true);
 		flags((enum group_kind)kind, "diloco", false);

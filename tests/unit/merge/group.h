@@ -9,14 +9,32 @@
 #include <pthread.h>
 #include <errno.h>
 #include <stdint.h>
+#include <time.h>
 #include "../../../nccl_merge/merge.h"
 #include "../../tap.h"
 
-enum group_kind { GROUP_LOCAL, GROUP_TCP };
+enum group_kind { GROUP_LOCAL, GROUP_TCP, GROUP_UCX, GROUP_KINDS };
 
 static inline const char *group_name(enum group_kind kind)
 {
-	return kind == GROUP_LOCAL ? "threads" : "TCP";
+	return kind == GROUP_LOCAL ? "threads" : kind == GROUP_TCP ? "TCP" : "UCX";
+}
+
+/* false, with a skip that says why: this kind cannot be had here */
+static inline bool group_has(enum group_kind kind)
+{
+	struct merge_tcp_config c = {
+		.listen = "127.0.0.1", .transport = MERGE_TRANSPORT_UCX, .ucx_tls = "tcp,self"};
+	struct merge_net *net = NULL;
+	struct merge_error e;
+	int rc = kind == GROUP_UCX ? merge_tcp_open(&c, &net, &e) : 0;
+
+	merge_net_close(net);
+	if (rc == -ENOTSUP)
+		printf("ok %d - the same over UCX # SKIP no UCX: %s\n", ++tap_count, e.message);
+	else if (rc)
+		BAIL("%s", e.message);
+	return !rc;
 }
 
 struct rank {
@@ -32,9 +50,16 @@ struct rank {
 static inline void *group_thread(void *p)
 {
 	struct rank *k = p;
+	struct timespec nap = {0, 20000000};
+	uint32_t met[MERGE_HOSTS_MAX];
 
 	if (k->list)
 		k->rc = merge_tcp_connect(k->net, k->list, k->n, 1, &k->error);
+	/* nobody makes a fault while others still mesh */
+	if (!k->rc && k->list)
+		k->rc = merge_all_gather(k->net, &k->r, sizeof(k->r), met, &k->error);
+	if (k->list)
+		nanosleep(&nap, NULL);
 	if (!k->rc)
 		k->run(k);
 	merge_net_close(k->net);
@@ -64,7 +89,9 @@ static inline void group_open(uint32_t n, const struct merge_tcp_config *config,
 static inline int group_run_on(enum group_kind kind, uint32_t n, void (*run)(struct rank *),
 			       void *arg)
 {
-	static const struct merge_tcp_config usual;
+	struct merge_tcp_config usual = {.transport = kind == GROUP_UCX ? MERGE_TRANSPORT_UCX
+									: MERGE_TRANSPORT_TCP,
+					 .ucx_tls = "tcp,self"};
 	struct merge_net *net[MERGE_HOSTS_MAX];
 	struct merge_host list[MERGE_HOSTS_MAX];
 	struct rank k[MERGE_HOSTS_MAX];

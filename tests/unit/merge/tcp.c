@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tcp.c: the mesh over loopback, one thread per host: same results as the net of threads, direct
- * and ring, IPv6; refusals that name both hosts. Faults between processes are in tests/cluster.
+ * and ring, IPv6, rounds over UCX; refusals that name both hosts. Faults between processes are in
+ * tests/cluster.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "group.h"
@@ -142,6 +144,30 @@ static void odd_mac(struct host *h)
 	h->c.no_mac = h->r == 1;
 }
 
+static void use_ucx(struct host *h)
+{
+	h->c.transport = MERGE_TRANSPORT_UCX;
+	h->c.ucx_tls = "tcp,self";
+}
+
+static void ucx_ring(struct host *h)
+{
+	use_ucx(h);
+	use_ring(h);
+}
+
+static void ucx_no_mac(struct host *h)
+{
+	use_ucx(h);
+	no_mac(h);
+}
+
+static void odd_transport(struct host *h)
+{
+	if (h->r == 1)
+		use_ucx(h);
+}
+
 static void odd_job(struct host *h)
 {
 	h->c.job[0] = h->r == 1;
@@ -158,6 +184,34 @@ static void refused(void (*change)(struct host *), const char *what, const char 
 		like(h[r].error.message, text, "and says why");
 	}
 	hosts_close(h, 2);
+}
+
+static void over_ucx(void)
+{
+	struct merge_tcp_config c = {.listen = "127.0.0.1",
+				     .transport = MERGE_TRANSPORT_UCX,
+				     .ucx_tls = "no_such_transport"};
+	struct sigaction before, after;
+	struct merge_net *net;
+	struct merge_error e;
+
+	if (!group_has(GROUP_UCX))
+		return;
+	values(2, "127.0.0.1", 1000, use_ucx, "UCX, direct");
+	values(3, "127.0.0.1", 300000, use_ucx, "UCX, direct");
+	values(5, "127.0.0.1", 17, use_ucx, "UCX, direct");
+	values(2, "127.0.0.1", 300000, ucx_ring, "UCX, ring");
+	values(4, "127.0.0.1", MOST, ucx_ring, "UCX, ring");
+	values(3, "127.0.0.1", 300000, ucx_no_mac, "UCX, without MAC");
+	refused(odd_transport, "another merge_transport", "merge_transport");
+	is(merge_tcp_open(&c, &net, &e), -EIO, "a transport that UCX does not know");
+	like(e.message, "UCX", "is named");
+	sigaction(SIGSEGV, NULL, &before);
+	c.ucx_tls = "tcp,self";
+	is(merge_tcp_open(&c, &net, &e), 0, "one that it knows");
+	sigaction(SIGSEGV, NULL, &after);
+	ok(before.sa_handler == after.sa_handler, "the handler of a crash is not taken over");
+	merge_net_close(net);
 }
 
 static void arguments(void)
@@ -197,5 +251,6 @@ int main(void)
 	refused(odd_mac, "another merge_mac", "merge_mac");
 	refused(odd_job, "another job", "did not connect");
 	arguments();
+	over_ucx();
 	return done();
 }
