@@ -21,6 +21,7 @@ $(foreach l,$(UNIT_LIBS),$(eval $(call unit_rule,$(l))))
 -include tests/demo/module.mk
 -include tests/fuzz/module.mk
 -include tests/cluster/module.mk
+-include tests/study/module.mk
 -include tests/cluster/sql/module.mk
 -include $(wildcard tests/bench/*/module.mk)
 

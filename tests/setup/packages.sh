@@ -18,6 +18,7 @@ for group in "$@"; do
 	build) ;;
 	demo) want="$want $demo" ;;
 	bench) want="$want $bench" ;;
+	study) want="$want $study" ;;
 	kmod) want="$want $kmod" ;;
 	*) echo "packages.sh: unknown group '$group'" >&2; exit 2 ;;
 	esac
