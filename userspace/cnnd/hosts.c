@@ -79,7 +79,6 @@ static int open_net(struct job *job, struct err *err)
 	char listen[CONF_ADDRESS], congestion[sizeof(d->conf.merge_congestion)];
 	struct merge_net *net = NULL;
 	struct merge_error why;
-	bool ucx;
 	int rc;
 
 	pthread_mutex_lock(&d->lock);
@@ -89,11 +88,9 @@ static int open_net(struct job *job, struct err *err)
 	c.port_last = d->conf.merge_ports.last;
 	c.no_mac = !d->conf.merge_mac;
 	c.merge_timeout_ms = d->conf.merge_timeout * 1000;
-	ucx = d->conf.merge_transport == CONF_TRANSPORT_UCX;
+	c.transport = d->conf.merge_transport == CONF_TRANSPORT_UCX ? MERGE_TRANSPORT_UCX
+								    : MERGE_TRANSPORT_TCP;
 	pthread_mutex_unlock(&d->lock);
-	if (ucx)
-		return err_set(err, ERR_PARAM, -ENOTSUP,
-			       "merge_transport = ucx: this version has only tcp");
 	c.listen = listen;
 	c.congestion = congestion[0] ? congestion : NULL;
 	memcpy(c.job, job->id, CTL_ID);
