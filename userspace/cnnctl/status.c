@@ -59,6 +59,11 @@ static json_t *job_json(const struct ctl_msg *m)
 		      (json_int_t)e->steps, "rows", (json_int_t)e->rows, "seconds", e->seconds,
 		      "memory", (json_int_t)e->memory, "merges", (int)e->merges);
 	json_object_set_new(j, "loss", e->loss == e->loss ? json_real(e->loss) : json_null());
+	json_object_set_new(j, "ended", json_boolean(e->ended));
+	/* of the last committed merge; as text: JSON's numbers have no 64 bits everywhere */
+	json_object_set_new(j, "checksum",
+			    e->checksum ? json_sprintf("%016llx", (unsigned long long)e->checksum)
+					: json_null());
 	json_object_set_new(j, "role", str(e->role));
 	json_object_set_new(j, "database", str(e->database));
 	json_object_set_new(j, "state", str(e->state));
@@ -131,8 +136,12 @@ static void print_text(json_t *root)
 			printf("  loss %.4f", num(j, "loss"));
 		printf("  %s  %s  memory %sB  %.0f s", get(j, "role"), get(j, "model"),
 		       human(num(j, "memory"), a, sizeof(a)), num(j, "seconds"));
+		if (num(j, "merges") > 0)
+			printf("  merges %.0f", num(j, "merges"));
 		if (*get(j, "wait"))
-			printf("  waits for %s", get(j, "wait"));
+			printf("  %s%s",
+			       json_is_true(json_object_get(j, "ended")) ? "" : "waits for ",
+			       get(j, "wait"));
 		putchar('\n');
 	}
 	if (!json_array_size(jobs))
