@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../../../nccl_merge/tcp/tcp.h"
 #include "group.h"
 
 enum { MOST = 2000000, MAXN = 5 };
@@ -22,6 +23,7 @@ struct host {
 	float *in, *out, *again;
 	uint64_t count;
 	int rc;
+	void (*spoil)(struct host *h); /* after the mesh is built */
 	struct merge_error error;
 };
 
@@ -30,6 +32,8 @@ static void *host_main(void *p)
 	struct host *h = p;
 
 	h->rc = merge_tcp_connect(h->net, h->list, h->n, 1, &h->error);
+	if (!h->rc && h->spoil)
+		h->spoil(h);
 	for (int i = 0; i < 3 && !h->rc && h->count; i++)
 		h->rc = merge_all_reduce(h->net, h->in, i ? h->again : h->out, h->count,
 					 MERGE_OP_SUM, &h->error);
@@ -214,6 +218,44 @@ static void over_ucx(void)
 	merge_net_close(net);
 }
 
+/* Its data frames carry the MAC of another key. */
+static void other_key(struct host *h)
+{
+	struct tcp_conn c = {.dialer = true};
+	struct tcp_mac *mac = &((struct tcp_net *)h->net)->peer[0].data.out;
+	uint64_t seq = mac->seq;
+
+	tcp_mac_close(mac);
+	tcp_mac_open(mac, h->c.secret, "another", &c);
+	mac->seq = seq;
+}
+
+static void forge(struct host *h)
+{
+	h->spoil = h->r == 1 ? other_key : NULL;
+}
+
+static void forge_ucx(struct host *h)
+{
+	use_ucx(h);
+	forge(h);
+}
+
+static void forged(void (*change)(struct host *), const char *name)
+{
+	struct host h[2];
+	bool used = false;
+
+	hosts_run(h, 2, "127.0.0.1", 1000, change);
+	is(h[0].rc, -EBADMSG, name);
+	like(h[0].error.message, "alpha1: a forged or damaged frame", "the sender is named");
+	ok(h[1].rc < 0, "%s: and told", name);
+	for (int i = 0; i < 500; i++) /* host 0 owns the first half: it summed nothing */
+		used |= h[0].out[i] != 0;
+	ok(!used, "%s: nothing of it was used", name);
+	hosts_close(h, 2);
+}
+
 static void arguments(void)
 {
 	struct merge_tcp_config c = {.listen = "localhost"};
@@ -251,6 +293,9 @@ int main(void)
 	refused(odd_mac, "another merge_mac", "merge_mac");
 	refused(odd_job, "another job", "did not connect");
 	arguments();
+	forged(forge, "a frame with another key's MAC");
 	over_ucx();
+	if (group_has(GROUP_UCX))
+		forged(forge_ucx, "UCX, a frame with another key's MAC");
 	return done();
 }
