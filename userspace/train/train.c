@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -33,13 +32,18 @@ double train_now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-bool train_finite(const float *value, uint64_t n)
+/* An exponent of ones is NaN or Inf; in pieces of bits, so that the compiler makes vectors of it.
+ */
+__attribute__((optimize("O3"))) bool train_finite(const float *value, uint64_t n)
 {
-	bool good = true;
+	const uint32_t ones = 0x7f800000u;
+	uint32_t bits, bad = 0;
 
-	for (uint64_t i = 0; i < n; i++)
-		good &= isfinite(value[i]) != 0;
-	return good;
+	for (uint64_t i = 0; i < n; i++) {
+		memcpy(&bits, &value[i], sizeof(bits));
+		bad |= (bits & ones) == ones;
+	}
+	return !bad;
 }
 
 /* Steps of an epoch. An estimate is made before the hosts know of each other: then by the rows

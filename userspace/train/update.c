@@ -174,6 +174,9 @@ static int shared_update(struct run *r, struct update *u, struct err *err)
 	bool applied;
 	int rc = r->bad.what ? 0 : train_gradients(r, u, &applied, err);
 
+	/* in the sum nobody could tell whose it was */
+	if (!rc && !train_finite(t->hosts->arenas.grad, t->graph->param_floats))
+		train_found(r, BAD_GRADIENT, false);
 	flags = flags_of(r);
 	if (!rc)
 		rc = train_hosts_gradient(t, u->first, u->last, &u->rows, &flags, err);
@@ -223,6 +226,8 @@ static int hosts_update(struct run *r, struct update *u, struct err *err)
 	h->since++;
 	if (!rc && !r->bad.what)
 		rc = local_update(r, u, err);
+	else if (!rc)
+		pass(r, u); /* the others compute them */
 	r->step = u->last - 1;
 	return !rc && action == MERGE_NOW ? train_merge_now(r, err) : rc;
 }
