@@ -2,7 +2,7 @@
 # tests/cnnd/: tests of the daemon. A unit test is linked with exactly the files that it is about; the
 # others start the real daemon in a folder of their own (lab.h) and talk to it by userspace/ctl.
 CNND_UNIT := conf admit memory drain wire vote
-CNND_LAB := start session hostile train requests limits kill hosts
+CNND_LAB := start session hostile train requests limits kill hosts faults
 
 CFLAGS_tests_cnnd := -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='"$(TOP)/userspace/cnnd"' \
 	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"'
@@ -25,10 +25,11 @@ $(BUILD)/tests/cnnd/$(1): $(BUILD)/obj/tests/cnnd/$(1).o $$(CNND_LINK_$(1))
 endef
 $(foreach t,$(CNND_UNIT),$(eval $(call cnnd_unit_rule,$(t))))
 
+$(BUILD)/tests/cnnd/faults: $(BUILD)/obj/userspace/cnnd/wire.o
 $(CNND_LAB_BIN): $(BUILD)/tests/cnnd/%: $(BUILD)/obj/tests/cnnd/%.o $(BUILD)/obj/tests/cnnd/lab.o \
 		$(BUILD)/obj/tests/cnnd/lab_job.o $(BUILD)/obj/tests/cnnd/lab_hosts.o $(LIBS_ring) $(LIBS_ctl) | $(BUILD)/bin/cnnd
 	@mkdir -p $(@D)
-	$(CC) $(CNN_LDFLAGS) -o $@ $^ -lm
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lcrypto -lm
 
 check-unit: $(CNND_UNIT_BIN) $(CNND_LAB_BIN)
 .PHONY: check-unit-cnnd

@@ -328,13 +328,13 @@ static void reason_of(const struct lead *lead, uint32_t rank, char text[WIRE_TEX
 	if (rank == WIRE_NO_HOST)
 		snprintf(text, WIRE_TEXT, "%s", lead->why[0] ? lead->why : "a fault of the mesh");
 	else if (k && k->gone)
-		snprintf(text, WIRE_TEXT, "lost host %s: %.90s", name_of(lead, rank), k->why);
+		snprintf(text, WIRE_TEXT, "lost host %s: %.200s", name_of(lead, rank), k->why);
 	else if (vote_silent(&lead->vote, rank, now))
 		snprintf(text, WIRE_TEXT, "lost host %s: no sign of life for %.1f s",
 			 name_of(lead, rank),
 			 (double)(now - lead->vote.host[rank].heard_ms) / 1000);
 	else
-		snprintf(text, WIRE_TEXT, "host %s was left behind: %.100s", name_of(lead, rank),
+		snprintf(text, WIRE_TEXT, "host %s was left behind: %.200s", name_of(lead, rank),
 			 lead->why);
 }
 
@@ -381,7 +381,7 @@ static void decide(struct lead *lead)
 		return;
 	lost = lost_before(lead, now);
 	if (lost) {
-		snprintf(all, sizeof(all), "a host was lost before the training began: %.100s",
+		snprintf(all, sizeof(all), "a host was lost before the training began: %.200s",
 			 lost);
 		lead_end(lead, ERR_LOST, all);
 		return;
@@ -393,10 +393,10 @@ static void decide(struct lead *lead)
 	reason_of(lead, blamed, text);
 	if (r == VOTE_END) {
 		if (lead->vote.need > lead->min_hosts)
-			snprintf(all, sizeof(all), "%.110s, before the training began", text);
+			snprintf(all, sizeof(all), "%.240s, before the training began", text);
 		else
 			snprintf(all, sizeof(all),
-				 "%.110s; %u of %u hosts are left, min_hosts is %u", text, left,
+				 "%.220s; %u of %u hosts are left, min_hosts is %u", text, left,
 				 lead->vote.hosts, lead->vote.need);
 		lead_end(lead, ERR_LOST, all);
 		return;
@@ -528,7 +528,7 @@ void lead_frame(struct lead *lead, struct lead_member *k, const struct wire_fram
 		set_gone(lead, k, "it claims another rank");
 	} else if (f->type == WIRE_BYE) {
 		/* nobody misses who was ended by its owner, before somebody asks for it */
-		snprintf(why, sizeof(why), "its job has ended: %.120s", f->text);
+		snprintf(why, sizeof(why), "its job has ended: %.240s", f->text);
 		k->left = f->kind == ERR_CANCELED;
 		set_gone(lead, k, why);
 	} else {

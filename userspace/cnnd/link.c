@@ -212,7 +212,8 @@ static void check_silence(struct link *link, uint64_t now)
 	if (!link->silent && now > link->heard_ms + CTL_SILENCE_MS) {
 		link->silent = true;
 		tag_of(link, &tag);
-		log_warn(&tag, "no sign of life of the leader at %s port %u: no step until then",
+		log_warn(&tag,
+			 "no sign of life of the leader at %s port %u: no step until it is back",
 			 link->address, link->port);
 	}
 	if (now > link->heard_ms + most)

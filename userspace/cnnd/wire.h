@@ -22,9 +22,9 @@
 #define WIRE_KEY 32
 #define WIRE_HELLO 80
 #define WIRE_ANSWER (WIRE_HELLO + WIRE_KEY)
-#define WIRE_FRAME 256
+#define WIRE_FRAME 384
 #define WIRE_SET (CTL_HOSTS_MAX / 8) /* bytes of a set of ranks */
-#define WIRE_TEXT 160
+#define WIRE_TEXT 288
 #define WIRE_NO_HOST UINT32_MAX
 
 /* The two secrets of a job: of its mesh ("cnn merge") and of its links ("cnn member"). */
