@@ -129,7 +129,8 @@ static void lose_hosts(struct driver *d, const struct answer *a)
 			continue;
 		hosts_lose(d, i,
 			   row >= 0 ? answer_text(a, row, C_NOTE)
-				    : "lost the connection to its database server");
+				    : psprintf("the session there ended: %s",
+					       nodes_why(d->nodes, d->host[i].segindex)));
 	}
 	if (d->nodes)
 		nodes_leave_lost(d->nodes);

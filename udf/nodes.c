@@ -120,6 +120,11 @@ const char *nodes_machine(const struct nodes *g, int i)
 	return i >= 0 && i < g->n ? g->node[i].machine : NULL;
 }
 
+const char *nodes_why(const struct nodes *g, int i)
+{
+	return i >= 0 && i < g->n && *g->node[i].why ? g->node[i].why : "no answer";
+}
+
 void nodes_leave_lost(struct nodes *g)
 {
 	int i;
@@ -301,6 +306,14 @@ static void keep_result(struct node *n, PGresult *r)
 	n->result = r;
 }
 
+/* The session there was ended by its server: 57P01, 57P02, 57P03. */
+static bool is_farewell(const PGresult *r)
+{
+	const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+
+	return state && !strncmp(state, "57P0", 4);
+}
+
 static void query_over(struct nodes *g, struct node *n)
 {
 	n->state = NODE_IDLE;
@@ -323,12 +336,18 @@ static void step(struct nodes *g, struct node *n)
 	}
 	while (!g->streams && !PQisBusy(n->conn)) {
 		PGresult *r = PQgetResult(n->conn);
+		bool bye;
 
 		if (!r) {
 			query_over(g, n);
 			return;
 		}
+		bye = is_farewell(r);
 		keep_result(n, r);
+		if (bye) {
+			lose(g, n);
+			return;
+		}
 	}
 	node_watch(g, n, true, rc > 0);
 }

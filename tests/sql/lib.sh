@@ -8,6 +8,7 @@ daemons=
 start_daemon() { # number, lines
 	local dir=$SCRATCH/cnnd$1 i
 	mkdir -p "$dir/state"
+	rm -f "$dir/cnnd.sock"
 	sed "s|$SCRATCH/cnnd/|$dir/|" "$SCRATCH/cnnd/cnnd.conf" >"$dir/cnnd.conf"
 	printf '%s\n' "${2:-}" >>"$dir/cnnd.conf"
 	[ "$(id -u)" != 0 ] || chown -R "$SCRATCH_USER:" "$dir"
