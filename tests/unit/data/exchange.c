@@ -118,16 +118,19 @@ static void check_names(const struct world *w, struct cluster *c, place_fn place
 	for (uint32_t k = 0; k < HOSTS; k++)
 		for (uint64_t at = 0; at < c->data[k]->rows[ROW_TRAIN]; at++, rows++) {
 			uint32_t index = c->data[k]->order[ROW_TRAIN][at], i = w->n;
-			char text[SET_NAME], want[SET_NAME];
+			uint32_t at_feed = UINT32_MAX;
+			char text[SET_NAME];
 
 			set_row_name(c->data[k], index, text);
 			if (w->ids)
 				sscanf(text, "row-%u", &i);
+			else
+				sscanf(text, "(5,2,%u)", &at_feed);
 			for (uint32_t j = 0; j < w->n && !w->ids && i == w->n; j++) {
-				snprintf(want, sizeof(want), "(5,2,%u)", number[j]);
+				if (number[j] != at_feed || seen[j])
+					continue;
 				make_row(w, j, &m);
-				if (!strcmp(text, want) && !seen[j] &&
-				    home_of(w, &m, HOSTS, NULL) == k &&
+				if (home_of(w, &m, HOSTS, NULL) == k &&
 				    !memcmp(store_pointer(c->data[k]->store,
 							  set_row(c->data[k], index)->where),
 					    m.x, m.x_bytes))

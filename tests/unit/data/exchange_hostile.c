@@ -98,7 +98,7 @@ static void test_cut(const struct world *w, const uint8_t *block, size_t bytes, 
 	free(longer);
 }
 
-/* Every bit of a block changed, one at a time. */
+/* Every bit of the first row's head, and every fifth behind it, changed one at a time. */
 static void test_flips(const struct world *w, const uint8_t *block, size_t bytes, const char *name)
 {
 	uint8_t *other = malloc(bytes);
@@ -107,7 +107,7 @@ static void test_flips(const struct world *w, const uint8_t *block, size_t bytes
 	uint64_t want = 0; /* checksum with the block as it was */
 	struct err err;
 
-	for (size_t bit = 0; bit < 8 * bytes + 1; bit++) {
+	for (size_t bit = 0; bit < 8 * bytes + 1; bit += bit < 1000 ? 1 : 5) {
 		struct data_set *data = receiver(w, in_turn);
 
 		memcpy(other, block, bytes);
