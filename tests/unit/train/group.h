@@ -125,7 +125,7 @@ static inline void group_start(struct group *g, uint32_t n, const char *spec,
 			       const char *architecture, const struct rig_rows *train,
 			       const struct rig_rows *validation)
 {
-	const char *all[GROUP_MAX];
+	const char *all[GROUP_MAX] = {NULL};
 	struct err err;
 
 	for (uint32_t i = 0; i < n; i++)

@@ -81,6 +81,7 @@ static int shaky_round(struct merge_net *net, struct merge_round *round, struct 
 {
 	struct shaky *s = (struct shaky *)net;
 	struct shaky_group *g = s->g;
+	uint32_t culprit;
 	bool good;
 
 	pthread_mutex_lock(&g->lock);
@@ -109,8 +110,9 @@ static int shaky_round(struct merge_net *net, struct merge_round *round, struct 
 		shaky_fault(s);
 		good = false;
 	}
+	culprit = g->culprit;
 	pthread_mutex_unlock(&g->lock);
-	return good ? 0 : merge_fail(error, -ECONNRESET, g->culprit, "made to fail");
+	return good ? 0 : merge_fail(error, -ECONNRESET, culprit, "made to fail");
 }
 
 static int shaky_recover(struct merge_net *net, struct merge_error *error)
