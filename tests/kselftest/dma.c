@@ -121,7 +121,7 @@ static void import(struct __test_metadata *_metadata, uint64_t bytes, uint32_t f
 		int fd_ = device(), has_ = has_dmabuf(fd_);         \
                                                                     \
 		close(fd_);                                         \
-		if (!has_ && may_lack_dmabuf())                     \
+		if (!has_ && may_lack("dmabuf"))                    \
 			SKIP(return, "this kernel has no dma-buf"); \
 	} while (0)
 
