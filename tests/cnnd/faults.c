@@ -300,6 +300,70 @@ static void test_silent_leader(void)
 	idle(2, 1);
 }
 
+/* ---- the exchange of rows ---- */
+
+static bool begin_exchange(struct lab_hosts *h)
+{
+	struct agree_block agreed;
+	bool good = lab_hosts_begin(h, lab, 3, CTL_TRAIN, spec_of(1), 2) == 1;
+
+	if (!good) {
+		ok(false, "a training on three hosts");
+		lab_hosts_explain(h);
+		return false;
+	}
+	lab_hosts_feed(h, ROW_TRAIN, LAB_SANITIZER ? 60000 : 300000, lab_by_label);
+	if (lab_hosts_agree(h, &agreed))
+		BAIL("no agreement: %s", h->job[0].err.message);
+	lab_hosts_send_apply(h, &agreed, true);
+	agree_free(&agreed);
+	return true;
+}
+
+/* The call waits for what the test wants it to be in. */
+static bool in_wait(uint32_t i, const char *wait, double seconds)
+{
+	double until = lab_now() + seconds;
+	char now[257] = "";
+
+	while (strcmp(now, wait) && lab_now() < until) {
+		if (!lab_waits(&lab[i], now))
+			now[0] = '\0';
+	}
+	return !strcmp(now, wait);
+}
+
+static void test_exchange(void)
+{
+	struct lab_hosts h;
+	double from;
+
+	if (begin_exchange(&h)) {
+		ok(in_wait(0, "exchange of rows", 10), "rows are exchanged");
+		lab_stop(&lab[2], SIGKILL, 5);
+		from = lab_now();
+		h.rc[2] = -1;
+		lab_hosts_wait_apply(&h);
+		ok(h.rc[0] < 0 && h.rc[1] < 0 && lab_now() - from < 2 * SLOW,
+		   "  one is killed: the others end, %.2f s", lab_now() - from);
+		like(h.job[0].err.message, "node2", "  by name");
+		lab_hosts_drop(&h);
+		idle(0, 1);
+		idle(1, 1);
+		again(2);
+	}
+	if (begin_exchange(&h)) {
+		in_wait(0, "exchange of rows", 10);
+		lab_job_free(&h.lead);
+		from = lab_now();
+		for (uint32_t i = 0; i < 3; i++)
+			idle(i, 1);
+		ok(lab_now() - from < 1.5 * SLOW, "the coordinator goes in an exchange: %.2f s",
+		   lab_now() - from);
+		lab_hosts_drop(&h);
+	}
+}
+
 /* ---- strangers ---- */
 
 static int knock(const char *leader)
@@ -498,6 +562,7 @@ int main(void)
 	test_leader();
 	test_stopped();
 	test_silent_leader();
+	test_exchange();
 	lab_hosts_stop(lab, 3);
 	return done();
 }

@@ -135,7 +135,7 @@ static int worst(const struct lab_hosts *h)
 	return rc;
 }
 
-int lab_hosts_apply(struct lab_hosts *h, const struct agree_block *agreed, bool reshuffle)
+void lab_hosts_send_apply(struct lab_hosts *h, const struct agree_block *agreed, bool reshuffle)
 {
 	char peers[128 * LAB_HOSTS] = "";
 	struct ctl_msg m;
@@ -156,6 +156,12 @@ int lab_hosts_apply(struct lab_hosts *h, const struct agree_block *agreed, bool 
 		h->rc[i] = lab_send(&h->job[i], &m);
 	}
 	free(blob);
+}
+
+int lab_hosts_wait_apply(struct lab_hosts *h)
+{
+	struct ctl_msg m;
+
 	for (uint32_t i = 0; i < h->n; i++) {
 		if (!h->rc[i])
 			h->rc[i] = lab_wait(&h->job[i], &m, CTL_APPLY_OK);
@@ -163,6 +169,12 @@ int lab_hosts_apply(struct lab_hosts *h, const struct agree_block *agreed, bool 
 			h->applied[i] = m.u.apply_ok;
 	}
 	return worst(h);
+}
+
+int lab_hosts_apply(struct lab_hosts *h, const struct agree_block *agreed, bool reshuffle)
+{
+	lab_hosts_send_apply(h, agreed, reshuffle);
+	return lab_hosts_wait_apply(h);
 }
 
 void lab_hosts_send_run(struct lab_hosts *h, uint32_t first, uint32_t count)
@@ -304,6 +316,17 @@ uint32_t lab_merges(const struct lab *lab)
 	uint32_t merges = 0;
 
 	return status(lab, is_running, &merges) ? merges : 0;
+}
+
+static bool take_wait(const struct ctl_job *e, void *context)
+{
+	snprintf(context, 257, "%.*s", (int)e->wait.n, e->wait.p);
+	return !e->ended;
+}
+
+bool lab_waits(const struct lab *lab, char wait[257])
+{
+	return status(lab, take_wait, wait);
 }
 
 unsigned int lab_count(const struct lab *lab, const char *what)

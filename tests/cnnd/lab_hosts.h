@@ -48,6 +48,8 @@ uint32_t lab_by_label(uint32_t row, uint32_t n);
 int lab_hosts_agree(struct lab_hosts *h, struct agree_block *agreed);
 /* Each sends to all, then waits for all; the first negative result. */
 int lab_hosts_apply(struct lab_hosts *h, const struct agree_block *agreed, bool reshuffle);
+void lab_hosts_send_apply(struct lab_hosts *h, const struct agree_block *agreed, bool reshuffle);
+int lab_hosts_wait_apply(struct lab_hosts *h);
 void lab_hosts_send_run(struct lab_hosts *h, uint32_t first, uint32_t count);
 int lab_hosts_wait_run(struct lab_hosts *h);
 int lab_hosts_run(struct lab_hosts *h, uint32_t first, uint32_t count);
@@ -67,7 +69,8 @@ bool lab_ended(const struct lab *lab, const uint8_t id[CTL_ID], struct ctl_job *
 	       char reason[257]);
 /* Descriptors and threads of a daemon. */
 unsigned int lab_count(const struct lab *lab, const char *what); /* "fd", "task" */
-/* The running job's merges by STATUS. */
+/* The running job's merges by STATUS, and what it waits for. */
 uint32_t lab_merges(const struct lab *lab);
+bool lab_waits(const struct lab *lab, char wait[257]);
 
 #endif

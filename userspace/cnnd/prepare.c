@@ -233,7 +233,8 @@ static int apply(struct job *job, const struct ctl_apply *a, char **notice, stru
 	if (!job->agreed.agreed)
 		return err_set(err, ERR_PROTOCOL, -EPROTO, "APPLY with a block that is not agreed");
 	rc = bind_model(job, err);
-	if (!rc && a->hosts > 1)
+	/* a prediction needs nothing of the other hosts */
+	if (!rc && a->hosts > 1 && job->kind != CTL_PREDICTION)
 		rc = hosts_connect(job, a, err);
 	job->reshuffle = job->hosts && a->reshuffle && job->kind == CTL_TRAIN;
 	if (!rc && job->reshuffle)
