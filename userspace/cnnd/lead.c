@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* lead.c: see lead.h. */
-#include "lead.h"
+#include "lead_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,34 +9,9 @@
 
 #include "job.h"
 #include "log.h"
-#include "vote.h"
+#include "member_net.h"
 
-struct lead_member {
-	LIST_ENTRY(lead_member) link;
-	uint8_t uuid[CTL_ID];
-	struct member_conn *conn; /* NULL: its path is cut, or it is gone */
-	uint32_t rank;		  /* WIRE_NO_HOST until APPLY */
-	bool gone, left;	  /* left: ended by its owner */
-	uint64_t heard_ms;
-	char why[WIRE_TEXT]; /* of its end */
-};
-
-struct lead {
-	LIST_ENTRY(lead) link;
-	struct members *members;
-	struct session *session;
-	uint8_t job[CTL_ID], secret[CTL_ID], key[WIRE_KEY];
-	char role[CNND_NAME];
-	LIST_HEAD(, lead_member) list;
-	unsigned int n_members;
-	uint32_t min_hosts;
-	uint32_t epoch;	     /* of the membership; 0 until MEMBERS */
-	char why[WIRE_TEXT]; /* of the last decision, and of the fault that is voted on */
-	struct vote vote;
-	char (*name)[64]; /* by rank */
-};
-
-static void tag_of(const struct lead *lead, struct log_tag *tag)
+void lead_tag(const struct lead *lead, struct log_tag *tag)
 {
 	*tag = (struct log_tag){.code = "lead", .job = lead->job, .role = lead->role};
 }
@@ -84,7 +59,7 @@ static void beat(struct lead *lead, struct lead_member *k)
 		members_send(lead->members, k->conn, &f);
 }
 
-static void beat_all(struct lead *lead)
+void lead_beat_all(struct lead *lead)
 {
 	struct lead_member *k;
 
@@ -108,7 +83,7 @@ void lead_end(struct lead *lead, enum err_kind kind, const char *why)
 	struct lead_member *k;
 	struct log_tag tag;
 
-	tag_of(lead, &tag);
+	lead_tag(lead, &tag);
 	log_info(&tag, "no more led: %s", why);
 	snprintf(f.text, sizeof(f.text), "%s", why);
 	while ((k = LIST_FIRST(&lead->list))) {
@@ -136,170 +111,6 @@ void lead_session_closed(struct session *s, const char *why)
 		return;
 	snprintf(text, sizeof(text), "the coordinator's connection ended: %s", why);
 	lead_end(s->lead, ERR_CANCELED, text);
-}
-
-/* ---- LEAD ---- */
-
-static int make(struct session *s, const struct ctl_msg *msg, struct lead **out, struct err *err)
-{
-	struct daemon *d = s->daemon;
-	const struct ctl_lead *q = &msg->u.lead;
-	struct lead *lead;
-	char role[CNND_NAME];
-	int rc;
-
-	if (!session_text(q->role, role, sizeof(role)) || !role[0])
-		return err_set(err, ERR_PROTOCOL, -EPROTO, "LEAD without an owner's role");
-	if (strcmp(role, s->role))
-		return err_set(err, ERR_RIGHTS, -EPERM, "a job of role \"%s\" led for role \"%s\"",
-			       role, s->role);
-	if (d->draining || d->stopping)
-		return err_set(err, ERR_DRAINING, -ESHUTDOWN,
-			       "the daemon takes no new jobs, nor leads any");
-	if (s->lead)
-		return err_set(err, ERR_PARAM, -EBUSY, "this connection leads a job already");
-	if (lead_find(d->members, msg->job))
-		return err_set(err, ERR_PARAM, -EBUSY, "this job is led already");
-	rc = members_listen(d->members, err);
-	if (rc)
-		return rc;
-	lead = calloc(1, sizeof(*lead));
-	if (!lead || !wire_derive(q->secret, WIRE_MEMBER, lead->key)) {
-		free(lead);
-		if (!d->members->n_leads)
-			members_unlisten(d->members);
-		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory for a job to lead");
-	}
-	lead->members = d->members;
-	lead->session = s;
-	memcpy(lead->job, msg->job, CTL_ID);
-	memcpy(lead->secret, q->secret, CTL_ID);
-	memcpy(lead->role, role, sizeof(role));
-	LIST_INIT(&lead->list);
-	*out = lead;
-	return 0;
-}
-
-void lead_request(struct session *s, const struct ctl_msg *msg)
-{
-	struct daemon *d = s->daemon;
-	struct ctl_msg m = {.type = CTL_LEAD_OK};
-	char address[sizeof(d->members->address)];
-	struct lead *lead = NULL;
-	struct log_tag tag;
-	struct err err = {0};
-	int rc;
-
-	memcpy(m.job, msg->job, CTL_ID);
-	pthread_mutex_lock(&d->lock);
-	rc = make(s, msg, &lead, &err);
-	if (!rc) {
-		s->lead = lead;
-		LIST_INSERT_HEAD(&d->members->leads, lead, link);
-		d->members->n_leads++;
-		memcpy(address, d->members->address, sizeof(address));
-		tag_of(lead, &tag);
-		log_info(&tag, "led at %s", address);
-		members_wake(d->members);
-	}
-	pthread_mutex_unlock(&d->lock);
-	if (rc) {
-		session_error(s, &err);
-		return;
-	}
-	m.u.lead_ok.address = ctl_str(address, strlen(address));
-	session_send(s, &m, NULL, 0);
-}
-
-/* ---- MEMBERS ---- */
-
-/* Lines to names; the number of lines is checked. */
-static int read_names(struct ctl_str text, uint32_t hosts, char (*name)[64], struct err *err)
-{
-	const char *p = text.p, *end = p + text.n;
-
-	for (uint32_t i = 0; i < hosts; i++) {
-		const char *line = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
-		size_t n = (size_t)((line ? line : end) - p);
-
-		if (p >= end || !n || memchr(p, '\0', n))
-			return err_set(err, ERR_PROTOCOL, -EPROTO,
-				       "MEMBERS without the name of host %u", i);
-		snprintf(name[i], sizeof(name[i]), "%.*s", (int)n, p);
-		for (char *c = name[i]; *c; c++)
-			if ((unsigned char)*c < ' ' || *c == 127)
-				*c = '?';
-		p = line ? line + 1 : end;
-	}
-	return p < end ? err_set(err, ERR_PROTOCOL, -EPROTO, "MEMBERS with more names than hosts")
-		       : 0;
-}
-
-static uint32_t linked(const struct lead *lead)
-{
-	const struct lead_member *k;
-	uint32_t n = 0;
-
-	LIST_FOREACH (k, &lead->list, link)
-		n += !k->gone && k->conn;
-	return n;
-}
-
-static int set_members(struct session *s, const struct ctl_msg *msg, struct err *err)
-{
-	struct daemon *d = s->daemon;
-	const struct ctl_members *q = &msg->u.members;
-	struct lead *lead = s->lead;
-	char(*name)[64];
-	int rc;
-
-	if (!lead || memcmp(lead->job, msg->job, CTL_ID))
-		return err_set(err, ERR_PARAM, -EINVAL, "MEMBERS without LEAD on this connection");
-	if (memcmp(lead->secret, q->secret, CTL_ID))
-		return err_set(err, ERR_RIGHTS, -EPERM, "wrong secret for this job");
-	if (lead->epoch)
-		return err_set(err, ERR_PARAM, -EBUSY, "the members of this job are known already");
-	if (!q->hosts || q->min_hosts > q->hosts)
-		return err_set(err, ERR_PARAM, -EINVAL, "%u hosts, of which at least %u", q->hosts,
-			       q->min_hosts);
-	if (linked(lead) != q->hosts)
-		return err_set(err, ERR_LOST, -ENOTCONN, "%u hosts take part, and %u are linked",
-			       q->hosts, linked(lead));
-	name = calloc(q->hosts, sizeof(*name));
-	if (!name)
-		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
-	rc = read_names(q->names, q->hosts, name, err);
-	if (rc) {
-		free(name);
-		return rc;
-	}
-	lead->name = name;
-	lead->epoch = 1;
-	lead->vote.hosts = q->hosts;
-	lead->min_hosts = q->min_hosts ? q->min_hosts : q->hosts;
-	lead->vote.patience_ms = (uint64_t)d->conf.merge_timeout * 1000;
-	for (uint32_t i = 0; i < q->hosts; i++)
-		lead->vote.host[i] =
-			(struct vote_host){.member = true, .linked = true, .heard_ms = now_ms()};
-	beat_all(lead);
-	return 0;
-}
-
-void lead_members(struct session *s, const struct ctl_msg *msg)
-{
-	struct daemon *d = s->daemon;
-	struct ctl_msg m = {.type = CTL_OK};
-	struct err err = {0};
-	int rc;
-
-	memcpy(m.job, msg->job, CTL_ID);
-	pthread_mutex_lock(&d->lock);
-	rc = set_members(s, msg, &err);
-	pthread_mutex_unlock(&d->lock);
-	if (rc)
-		session_error(s, &err);
-	else
-		session_send(s, &m, NULL, 0);
 }
 
 /* ---- the vote ---- */
@@ -348,17 +159,15 @@ static uint32_t needed(const struct lead *lead)
 }
 
 /* Until APPLY nobody knows which rank a link has: one that is lost then ends the job. */
-static const char *lost_before(struct lead *lead, uint64_t now)
+static const struct lead_member *lost_before(struct lead *lead, uint64_t now)
 {
 	const struct lead_member *k;
 
 	LIST_FOREACH (k, &lead->list, link) {
 		if (k->rank != WIRE_NO_HOST || k->left)
 			continue;
-		if (k->gone)
-			return k->why[0] ? k->why : "its connection was closed";
-		if (!k->conn || now > k->heard_ms + VOTE_SILENT_MS)
-			return "no sign of life";
+		if (k->gone || !k->conn || now > k->heard_ms + VOTE_SILENT_MS)
+			return k;
 	}
 	for (uint32_t i = 0; i < lead->vote.hosts; i++)
 		if (!of_rank(lead, i))
@@ -375,14 +184,14 @@ static void decide(struct lead *lead)
 	uint64_t now = now_ms();
 	struct log_tag tag;
 	enum vote_result r;
-	const char *lost;
+	const struct lead_member *lost;
 
 	if (!lead->epoch)
 		return;
 	lost = lost_before(lead, now);
 	if (lost) {
-		snprintf(all, sizeof(all), "a host was lost before the training began: %.200s",
-			 lost);
+		snprintf(all, sizeof(all), "lost the host at %s before the training began: %.160s",
+			 lost->address, lost->gone ? lost->why : "no sign of life");
 		lead_end(lead, ERR_LOST, all);
 		return;
 	}
@@ -404,10 +213,10 @@ static void decide(struct lead *lead)
 	vote_settle(&lead->vote, set, now);
 	lead->epoch++;
 	snprintf(lead->why, sizeof(lead->why), "%s", text);
-	tag_of(lead, &tag);
+	lead_tag(lead, &tag);
 	log_warn(&tag, "membership %u: %u of %u hosts go on: %s", lead->epoch, left,
 		 lead->vote.hosts, text);
-	beat_all(lead);
+	lead_beat_all(lead);
 }
 
 /* ---- links ---- */
@@ -458,6 +267,7 @@ int lead_join(struct lead *lead, struct member_conn *c, const uint8_t uuid[CTL_I
 	/* it is back after a cut, before anybody decided without it */
 	k->gone = k->left = false;
 	k->conn = c;
+	member_net_peer(c->fd, k->address);
 	k->heard_ms = now_ms();
 	c->lead = lead;
 	c->member = k;
@@ -502,7 +312,7 @@ static void take_question(struct lead *lead, struct lead_member *k, const struct
 		lead->vote.asked_ms = now_ms();
 		snprintf(lead->why, sizeof(lead->why), "%s", f->text);
 	}
-	tag_of(lead, &tag);
+	lead_tag(lead, &tag);
 	log_info(&tag, "host %s asks who goes on: %s", name_of(lead, k->rank), f->text);
 }
 

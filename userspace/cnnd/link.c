@@ -138,7 +138,11 @@ void link_conn_ended(struct link *link, int code)
 	link->greeted = false;
 	if (link->state == LINK_DIALING) {
 		if (code == ECONNREFUSED)
-			fail(link, ERR_LOST, -code, strerror(code));
+			fail(link, ERR_LOST, -code,
+			     !strncmp(link->address, "127.", 4) || !strcmp(link->address, "::1")
+				     ? "Connection refused; this address is its own host's alone, "
+				       "see merge_listen in its cnnd.conf"
+				     : strerror(code));
 		else
 			err_set(&link->err, ERR_LOST, code ? -code : -ECONNRESET, "%s",
 				code ? strerror(code) : "it closed the connection");

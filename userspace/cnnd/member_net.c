@@ -100,6 +100,19 @@ int member_net_dial(const char *address, uint16_t port)
 	return fd;
 }
 
+void member_net_peer(int fd, char text[CONF_ADDRESS])
+{
+	struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+	socklen_t n = sizeof(a);
+	const void *at = NULL;
+
+	if (!getpeername(fd, (struct sockaddr *)&a, &n))
+		at = a.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&a)->sin_addr
+					    : (void *)&((struct sockaddr_in6 *)&a)->sin6_addr;
+	if (!at || !inet_ntop(a.ss_family, at, text, CONF_ADDRESS))
+		snprintf(text, CONF_ADDRESS, "an unknown address");
+}
+
 static void option(int fd, int level, int name, int value)
 {
 	/* a kernel without one of them still works: silence is noticed, too */

@@ -11,6 +11,8 @@ int member_net_listen(const char *address, const struct conf_ports *ports, char 
 		      size_t capacity, struct err *err);
 /* A socket whose connect() has begun, or -errno. */
 int member_net_dial(const char *address, uint16_t port);
+/* The other end's address. */
+void member_net_peer(int fd, char text[CONF_ADDRESS]);
 /* Small frames at once; a cut path is an error within seconds. */
 void member_net_options(int fd);
 
