@@ -21,7 +21,7 @@ def _kill(lab, name, moment):
         else:  # no merge for a long while: they are to stay, and to stop when they are told
             time.sleep(2)
             lab.tap.ok(lab.job(0) and lab.job(1), "the others go on", f.statement.text())
-        row = f.stopped(2, 1)
+        row = f.stopped("node2")
         f.same_commit([0, 1])
         lab.tap.ok(row and row["rows"] == lab.rows, "rows counts what was fed")
         f.afterwards()
@@ -67,7 +67,7 @@ def restart(lab):
         f.go(inflict)
         f.goes_on([0, 1], fault.NAMED + 1)
         lab.tap.equal(lab.hosts[2].jobs(), [], "the new daemon is in no job")
-        f.stopped(2, 1)
+        f.stopped("node2")
         f.same_commit([0, 1])
         f.afterwards()
 
@@ -83,7 +83,7 @@ def stop_short(lab):
 
             f.go(inflict)
             f.goes_on(range(lab.n), 5)
-            f.stopped(lab.n, 0)
+            f.stopped()
             f.same_commit(range(lab.n))
             f.afterwards(next_job=False)
 
@@ -93,7 +93,7 @@ def stop_long(lab):
     with Fault(lab, "SIGSTOP of a cnnd for 20 s", fault.BETWEEN, min_hosts=2) as f:
         f.go(lambda: lab.hosts[1].cnnd.send_signal(signal.SIGSTOP))
         f.goes_on([0, 2], fault.SILENT)
-        f.stopped(2, 1)
+        f.stopped("node1")
         f.same_commit([0, 2])
         lab.clean(3, [0, 2], "nothing is left on the others")
         time.sleep(max(0, 20 - f.since()))

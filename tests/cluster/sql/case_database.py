@@ -27,14 +27,14 @@ def cancel(lab):
 
 
 def timeout(lab):
-    """statement_timeout at every phase of a job: 40 of them, from 1 ms on."""
+    """statement_timeout at every phase of a job: 20 of them, from 1 ms on."""
     lab.tap.prefix = "statement_timeout: "
     bad = []
-    for ms in range(1, 400, 10):
+    for ms in range(1, 400, 20):
         s = lab.run(f"SET statement_timeout = {ms}; " + train("timed", epochs=100000, evaluate_every=100000), 10)
         if "statement timeout" not in s.error() or s.seconds > ms / 1000 + 1.5:
             bad.append(f"{ms} ms: {s.seconds:.1f} s, {s.text()[-300:]}")
-    lab.tap.ok(not bad, "40 of them, each on time", *bad)
+    lab.tap.ok(not bad, "20 of them, each on time", *bad)
     lab.clean()
     lab.next_works()
     lab.tap.prefix = ""

@@ -136,7 +136,7 @@ def reshuffle_killed(lab):
             lab.hosts[0].sql(f"SELECT pg_cancel_backend({s.backend()})")
         s.finish(15)
         took = time.monotonic() - begun
-        lab.tap.ok(("node2" if "killed" in name else "canceling") in s.error() and took < fault.NAMED,
+        lab.tap.ok(("node2" if "killed" in name else "canceling") in s.text() and took < fault.NAMED,
                    f"an error within 5 s ({took:.1f} s): '{s.error()[:150]}'", s.text())
         live = [0, 1] if "killed" in name else range(lab.n)
         gone = until(lambda: all(lab.hosts[i].jobs() == [] for i in live), 3, .05)

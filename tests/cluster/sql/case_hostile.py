@@ -12,7 +12,7 @@ import fault
 import proc
 from fault import Fault
 from host import MERGE_PORTS, until
-from lab import LONG, train
+from lab import train
 from proxy import Proxy, dial, flip, open_bridge
 
 MAGIC = 0x4D4E4E43
@@ -84,7 +84,7 @@ def strangers(lab):
             _say(place, _member_hello("00" * 16), bytes(32), random.randbytes(256), wait=.05)
         _undisturbed(f, "wrong secrets, stale and future epochs")
         _idle(f, ports)
-        f.stopped(lab.n, 0)
+        f.stopped()
         f.same_commit(range(lab.n))
         f.afterwards()
 
@@ -130,7 +130,7 @@ def wire(lab):
                 lab.tap.ok(seen, "a byte was flipped")
                 f.begun = time.monotonic()
                 f.goes_on([0, 1, 2], fault.SILENT)
-                f.stopped(3, 0)
+                f.stopped()
                 f.same_commit(range(3))
                 f.afterwards(next_job=False)
         finally:
@@ -143,7 +143,7 @@ def wire(lab):
             lab.tap.ok(seen, "a byte was flipped")
             f.begun = time.monotonic()
             f.goes_on([0, 1], fault.SILENT)
-            f.stopped(2, 1)
+            f.stopped("node2")
             f.same_commit([0, 1])
             f.afterwards(next_job=False)
     finally:
@@ -151,18 +151,21 @@ def wire(lab):
 
 
 def handshake(lab):
-    """A byte of a handshake is flipped: no mesh, an error that names a host, within time. A recorded
-    handshake opens nothing: neither of its own job nor of the next."""
+    """A byte of a handshake is flipped: who cannot prove the secret is named in an error, or refused and
+    dialed again. A recorded handshake opens nothing: neither of its own job nor of the next."""
     tap = lab.tap
-    for name, kinds, at in (("the mesh's nonce", lambda c: _is_mesh(c, DATA), 90),
-                            ("the mesh's proof", lambda c: _is_mesh(c, CONTROL), 140)):
-        tap.prefix = f"a flipped byte of {name}: "
-        proxy = Proxy(lab.net, 2, 1, MERGE_PORTS, flip(kinds, at, times=1000))
-        s = lab.run(train(**LONG), 30)
-        tap.ok("node" in s.error() and s.seconds < 16, f"an error that names a host, within 16 s ({s.seconds:.1f} s): "
-               f"'{s.error()[:150]}'", s.text())
-        proxy.close()
-        lab.clean(8)
+    tap.prefix = "a flipped byte of a nonce: "
+    proxy = Proxy(lab.net, 2, 1, MERGE_PORTS, flip(lambda c: _is_mesh(c, DATA), 90, times=1000))
+    s = lab.run(train("damaged"), 30)
+    tap.ok("does not know the job's secret" in s.text() and "node1" in s.text() and s.seconds < fault.NAMED,
+           f"an error that names the host ({s.seconds:.1f} s)", s.text())
+    proxy.close()
+    lab.clean()
+    tap.prefix = "a flipped byte of a proof: "
+    proxy = Proxy(lab.net, 2, 1, MERGE_PORTS, flip(lambda c: _is_mesh(c, CONTROL), 140, times=2))
+    lab.next_works()
+    tap.equal(len(proxy.tamper.done), 2, "two connections were damaged")
+    proxy.close()
     tap.prefix = ""
     proxy = Proxy(lab.net, 2, 1, MERGE_PORTS)
     try:
@@ -174,13 +177,13 @@ def handshake(lab):
                 _say((lab.net.address(1), port), data[:128], data[128:160], wait=.05)
                 _say((lab.net.address(1), port), data, wait=.05)
             _undisturbed(f, "to their own job")
-            f.stopped(lab.n, 0)
+            f.stopped()
         with Fault(lab, "replayed handshakes, next job", fault.MERGE) as f:
             for address, port in proc.listening(lab.hosts[1].cnnd.pid):
                 for _, data in recorded:
                     _say((address, port), data[:160], wait=.05)
             _undisturbed(f, "to another job")
-            f.stopped(lab.n, 0)
+            f.stopped()
             f.afterwards()
     finally:
         proxy.close()

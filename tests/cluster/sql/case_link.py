@@ -13,7 +13,7 @@ def cut(lab):
         with Fault(lab, f"{name}, two of three needed", fault.MERGE, min_hosts=2) as f:
             f.go(way)
             f.goes_on([0, 1], fault.SILENT)
-            f.stopped(2, 1)
+            f.stopped("node2")
             f.same_commit([0, 1])
             f.jobs_gone([2], 4 + fault.REJOIN + 2)
             f.afterwards(10)
@@ -27,16 +27,16 @@ def cut(lab):
 
 
 def short(lab):
-    """2 s without a link are bridged by TCP."""
-    with Fault(lab, "a link that drops all for 2 s", fault.MERGE) as f:
+    """A second without a link is bridged by TCP, which sends again after .2, .6 and 1.4 s."""
+    with Fault(lab, "a link that drops all for 1 s", fault.MERGE) as f:
         def inflict():
             lab.net.silence(2, True)
-            time.sleep(2)
+            time.sleep(1)
             lab.net.silence(2, False)
 
         f.go(inflict)
         f.goes_on(range(lab.n), 6)
-        f.stopped(lab.n, 0)
+        f.stopped()
         f.same_commit(range(lab.n))
         f.afterwards(next_job=False)
 
@@ -64,13 +64,14 @@ def apart(lab):
         before = lab.merges(0)
         lab.tap.ok(until(lambda: lab.merges(0) > before, 5), "the coordinator goes on with one of them",
                    f.statement.text())
-        f.stopped(2, 1)
+        f.stopped("node")
         there = [lab.commits(f.job, [i])[0] for i in range(lab.n)]
         lab.tap.ok(there[0] and there[0] in there[1:], "both ended with the same commit", there)
         f.afterwards(4 + fault.REJOIN + 3)
     with Fault(lab, "two nodes apart, all needed", fault.MERGE) as f:
         f.go(lambda: lab.net.part(1, 2, True))
-        f.error("node", fault.SILENT)
+        # both live and blame each other, so they get a second mesh before one is given up
+        f.error("node", fault.NAMED + 4)
         f.jobs_gone([0, 1, 2])
         f.same_commit([0, 1, 2])
         f.afterwards()

@@ -42,13 +42,13 @@ def again(lab):
 
 
 def slow(lab):
-    """One host behind a link of 2 Mbit/s: all wait for it, nobody is lost."""
+    """One host behind a slow link: all wait for it, nobody is lost."""
     with Fault(lab, "slow link", fault.MERGE) as f:
-        f.go(lambda: lab.net.rate(2, 1))
+        f.go(lambda: lab.net.rate(2, 2))
         before = lab.merges(0)
         f.goes_on(range(lab.n), 20)
         lab.tap.ok(lab.merges(0) > before, "merges go on")
-        f.stopped(lab.n, 0, 30)
+        f.stopped(seconds=30)
         f.same_commit(range(lab.n))
         f.afterwards()
 

@@ -49,17 +49,17 @@ def uneven(lab):
                         ("none on the coordinator", lambda i: f"i % 2 = {i - 1}" if i else "false")):
         _place(lab, "shards", where)
         rows = sum(int(h.sql("SELECT count(*) FROM lab.shards")) for h in lab.hosts)
-        for merge in ("'gradient'", "'average'"):
+        for merge in ({"merge": "'gradient'"}, {"merge": "'average'", "merge_every": "'4'"}):
             s = lab.run(train("uneven", "SELECT * FROM shards", dependent="'label'", independent="'image'",
-                              merge=merge, merge_every="'4'", epochs=3, reshuffle="'off'"))
+                              epochs=3, reshuffle="'off'", **merge))
             row = s.row()
             tap.ok(row and row["rows"] == rows and row["hosts"] == lab.n and row["metrics"]["accuracy"] > .8,
-                   f"{name}, {merge}", s.text())
+                   f"{name}, {merge['merge']}", s.text())
     lab.hosts[1].sql("CREATE OR REPLACE VIEW lab.late AS SELECT r.* FROM (SELECT pg_sleep(2) OFFSET 0) s, rows r; "
                      "GRANT SELECT ON lab.late TO trainer")
     for i in (0, 2):
         lab.hosts[i].sql("CREATE OR REPLACE VIEW lab.late AS SELECT * FROM rows; GRANT SELECT ON lab.late TO trainer")
-    s = lab.run(train("late", "SELECT * FROM late", dependent="'label'", independent="'image'", epochs=1))
+    s = lab.run(train("late_model", "SELECT * FROM late", dependent="'label'", independent="'image'", epochs=1))
     row = s.row()
     tap.ok(row and row["rows"] == lab.rows and 2 < s.seconds < 5, f"late rows ({s.seconds:.1f} s)", s.text())
     lab.clean()
@@ -96,28 +96,29 @@ def databases(lab):
     tap = lab.tap
     tap.prefix = "three databases of one server: "
     first, node = lab.hosts[0], lab.hosts[1]
-    kept = first.sql("SELECT coalesce(server::text, '') FROM gpu_cnn_nodes ORDER BY ord").split("\n")
-    first.sql("DELETE FROM gpu_cnn_nodes")
+    # the list of the cluster is put aside
+    first.sql("CREATE TABLE lab.kept AS SELECT * FROM gpu_cnn_nodes; "
+              "DELETE FROM gpu_cnn_nodes")
     for k in range(3):
-        node.sql(f"CREATE DATABASE segment{k} TEMPLATE template0")
-        with open("/run/lab/setup.sql") as f:
-            # roles are there already
-            text = "".join(line for line in f if not line.startswith(("CREATE ROLE", "ALTER ROLE")))
-        node.sql(text + f"SELECT lab.fill({k}, 3, {lab.rows})", database=f"segment{k}")
+        name = f"segment{k}" if k else "postgres"
+        if k:
+            node.sql(f"CREATE DATABASE {name} TEMPLATE template0")
+            with open("/run/lab/setup.sql") as f:
+                # roles are there already
+                text = "".join(line for line in f if not line.startswith(("CREATE ROLE", "ALTER ROLE")))
+            node.sql(f"{text} SELECT lab.fill({k}, 3, {lab.rows})", database=name)
         first.sql(f"CREATE SERVER segment{k} FOREIGN DATA WRAPPER gpu_cnn OPTIONS (host '{node.address}', dbname "
-                  f"'segment{k}'); GRANT USAGE ON FOREIGN SERVER segment{k} TO trainer; CREATE USER MAPPING FOR "
+                  f"'{name}'); GRANT USAGE ON FOREIGN SERVER segment{k} TO trainer; CREATE USER MAPPING FOR "
                   f"trainer SERVER segment{k} OPTIONS (user 'trainer', password '{PASSWORD}'); "
-                  f"INSERT INTO gpu_cnn_nodes (server) VALUES ('segment{k}')")
+                  f"INSERT INTO gpu_cnn_nodes VALUES ({k}, 'segment{k}')")
     s = lab.run(train("segments", epochs=3))
     row = s.row()
     tap.ok(row and row["rows"] == lab.rows and row["hosts"] == 1 and row["metrics"]["accuracy"] > .8,
            "one daemon trains on the rows of all", s.text())
-    first.sql("DELETE FROM gpu_cnn_nodes")
-    for name in kept:
-        first.sql(f"INSERT INTO gpu_cnn_nodes (server) VALUES ({repr(name) if name else 'NULL'})")
+    first.sql("DELETE FROM gpu_cnn_nodes; INSERT INTO gpu_cnn_nodes SELECT * FROM lab.kept; DROP TABLE lab.kept")
     lab.clean()
-    for k in range(3):
-        node.sql(f"DROP DATABASE segment{k}")
+    node.sql("DROP DATABASE segment1")
+    node.sql("DROP DATABASE segment2")
     lab.next_works()
     tap.prefix = ""
 

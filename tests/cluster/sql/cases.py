@@ -36,6 +36,8 @@ def main():
     lab.warm_up()
     for case in chosen(sys.argv[1:]):
         start = time.monotonic()
+        for h in lab.hosts:
+            h.mark()
         try:
             case(lab)
         except Broken:

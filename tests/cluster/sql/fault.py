@@ -2,6 +2,7 @@
 """fault.py: the course of a case: a training that lasts, a fault at a chosen moment, and what must be
 true afterwards (architecture.md, failure rules)."""
 import random
+import re
 import time
 
 import proc
@@ -16,7 +17,7 @@ REJOIN = 6.0  # rejoin_timeout of the rig's daemons (host.py)
 # moment: (arguments, rate of all links in Mbit/s, merges to wait for)
 STEP = ({"merge": "'average'", "merge_every": "'1000000'", "merge_warmup": 0}, None, 0)
 MERGE = ({"merge": "'average'", "merge_every": "'1'", "architecture": "lab.net(512)"}, 8, 2)
-BETWEEN = ({"merge": "'average'", "merge_every": "'20000'", "merge_warmup": 0}, None, 2)
+BETWEEN = ({"merge": "'average'", "merge_every": "'3000'", "merge_warmup": 0}, None, 2)
 
 
 class Fault:
@@ -41,7 +42,7 @@ class Fault:
         found = self.lab.job(0)
         self.job = found and found["id"]
         if not self.tap.ok(good and self.job, "a training runs on all hosts", self.statement.text()):
-            self.lab.explain()
+            self.__exit__(None, None, None)
             raise Broken(self.name)
         return self
 
@@ -75,6 +76,8 @@ class Fault:
         took = self.since()
         self.tap.ok(ended, "the statement does not hang")
         said = self.statement.error()
+        context = re.search(r'^CONTEXT:  node ".*', self.statement.text(), re.M)
+        said += f" {context.group(0)}" if context else ""
         self.tap.ok(took <= limit, f"it ends within {limit:g} s ({took:.1f} s)")
         return self.tap.ok(said and (text or host) in said, f"the error names {text or host}: '{said[:150]}'",
                            self.statement.text())
@@ -98,15 +101,19 @@ class Fault:
         return self.tap.ok(took and self.since() <= limit + 1, f"the others go on ({self.since():.1f} s)",
                            self.statement.text(), [self.lab.job(i) for i in hosts])
 
-    def stopped(self, hosts, lost, seconds=15):
-        """Stopped early, the training keeps its result; as many hosts as wanted are in it."""
+    def stopped(self, lost=None, seconds=15):
+        """Stopped early, the training keeps its result. lost: the host that was lost, or None."""
         self.lab.stop()
         ended = self.statement.finish(seconds)
-        row = self.statement.row()
+        row, n = self.statement.row(), 0 if lost is None else 1
         self.tap.ok(ended and row, f"it ends well when it is stopped ({self.statement.seconds:.1f} s)",
                     self.statement.text())
-        got = row and (row["hosts"], row["lost"])
-        self.tap.equal(got, (hosts, lost), f"the result says hosts {hosts}, lost {lost}")
+        self.tap.equal(row and (row["hosts"], row["lost"]), (self.lab.n, n), f"the result says that {n} hosts are lost")
+        left = self.lab.hosts[0].sql("SELECT hosts FROM lab.model_history ORDER BY epoch DESC LIMIT 1", check=False)
+        self.tap.equal(left, str(self.lab.n - n), "the history says how many are left")
+        if n:
+            self.tap.ok(re.search(f"WARNING:.*{lost}", self.statement.text()), f"a WARNING names {lost}",
+                        self.statement.text())
         return row
 
     def same_commit(self, hosts):

@@ -73,6 +73,7 @@ class Host:
         self.bin = pg_config("--bindir")
         self.address = network.address(i)
         self.more_conf = {}
+        self.marks = {"cnnd.log": 0, "postgres.log": 0}
 
     # ---- PostgreSQL
 
@@ -200,9 +201,13 @@ class Host:
         return re.findall(r".*(?:terminated by signal|all server processes terminated|PANIC).*",
                           proc.read(f"{self.dir}/postgres.log"))
 
+    def mark(self):
+        """log_tail begins here."""
+        self.marks = {name: len(proc.read(f"{self.dir}/{name}")) for name in ("cnnd.log", "postgres.log")}
+
     def log_tail(self, lines=12):
-        for name in ("cnnd.log", "postgres.log"):
-            for line in proc.read(f"{self.dir}/{name}").splitlines()[-lines:]:
+        for name, start in self.marks.items():
+            for line in proc.read(f"{self.dir}/{name}")[start:].splitlines()[-lines:]:
                 yield f"{self.name} {name}: {line}"
 
 

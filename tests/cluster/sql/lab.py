@@ -143,15 +143,15 @@ class Lab:
     def nodes(self, at, order):
         """Makes a coordinator of host `at`: its list of nodes, itself as NULL."""
         first = self.hosts[at]
-        for i in order:
+        for ord, i in enumerate(order):
             if i == at:
-                first.sql("INSERT INTO gpu_cnn_nodes (server) VALUES (NULL)")
+                first.sql(f"INSERT INTO gpu_cnn_nodes VALUES ({ord}, NULL)")
                 continue
             h = self.hosts[i]
             first.sql(f"CREATE SERVER {h.name} FOREIGN DATA WRAPPER gpu_cnn OPTIONS (host '{h.address}', "
                       f"port '5432', dbname 'postgres'); GRANT USAGE ON FOREIGN SERVER {h.name} TO trainer; "
                       f"CREATE USER MAPPING FOR trainer SERVER {h.name} OPTIONS (user 'trainer', "
-                      f"password '{PASSWORD}'); INSERT INTO gpu_cnn_nodes (server) VALUES ('{h.name}')")
+                      f"password '{PASSWORD}'); INSERT INTO gpu_cnn_nodes VALUES ({ord}, '{h.name}')")
 
     # ---- statements
 

@@ -26,11 +26,14 @@ class Net:
         for i in range(hosts):
             self.attach(f"host{i}", f"v{i}", f"{self.address(i)}/24")
 
-    def attach(self, name, port, address):
+    def attach(self, name, port, address, mac=None):
+        """mac: the same each time where one takes another's place, as others keep it for a minute."""
         self._add(name)
         ip("-n", "hub", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
         ip("-n", "hub", "link", "set", port, "master", "bridge0", "up")
         ip("-n", name, "addr", "add", address, "dev", "eth0")
+        if mac:
+            ip("-n", name, "link", "set", "eth0", "address", mac)
         ip("-n", name, "link", "set", "eth0", "up")
 
     @staticmethod

@@ -69,7 +69,7 @@ class Proxy:
         self.connections = []
         self.address = network.address(target)
         self.ports = range(ports[0], ports[1] + 1)
-        network.attach("proxy", "vproxy", f"{PROXY}/24")
+        network.attach("proxy", "vproxy", f"{PROXY}/24", "02:00:00:00:01:00")
         inside = ["nsenter", "--net=/run/netns/proxy", "--", "sh", "-c"]
         # nobody but the dialer is to learn that this address is here, too
         command(*inside, "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore; "

@@ -184,6 +184,8 @@ def main():
     for i in range(faults):
         one = Soak(lab, draw)
         start = time.monotonic()
+        for h in lab.hosts:
+            h.mark()
         bad = one.run()
         if not tap.ok(not bad, f"fault {i}: {one} ({time.monotonic() - start:.1f} s)", *bad):
             lab.explain()
