@@ -4,7 +4,8 @@
 # environment, after udf/test/lib.sh.
 
 daemons=
-# starts a further cnnd in folder cnnd$1, with more lines of configuration
+# starts a further cnnd in folder cnnd$1, with more lines of configuration; with a third argument, on a
+# machine of that name (root only)
 start_daemon() { # number, lines
 	local dir=$SCRATCH/cnnd$1 i
 	mkdir -p "$dir/state"
@@ -12,19 +13,25 @@ start_daemon() { # number, lines
 	sed "s|$SCRATCH/cnnd/|$dir/|" "$SCRATCH/cnnd/cnnd.conf" >"$dir/cnnd.conf"
 	printf '%s\n' "${2:-}" >>"$dir/cnnd.conf"
 	[ "$(id -u)" != 0 ] || chown -R "$SCRATCH_USER:" "$dir"
-	as_server bash -c "echo \$\$ >$dir/pid; exec $SCRATCH/bin/cnnd -d -f $dir/cnnd.conf" >>"$dir/log" 2>&1 </dev/null &
+	as_server ${3:+unshare --uts bash -c "hostname $3; exec \"\$@\"" bash} -- \
+		bash -c "echo \$\$ >$dir/pid; exec $SCRATCH/bin/cnnd -d -f $dir/cnnd.conf" >>"$dir/log" 2>&1 </dev/null &
 	for i in $(seq 200); do
 		[ ! -S "$dir/cnnd.sock" ] || break
 		sleep .05
 	done
 	daemons="$daemons $1"
 }
+# a command as the server's user, in front of which others, up to --, are run as root
 as_server() {
-	if [ "$(id -u)" = 0 ] && [ "$SCRATCH_USER" != root ]; then
-		(cd "$SCRATCH" && exec setpriv --reuid="$SCRATCH_USER" --regid="$(id -gn "$SCRATCH_USER")" --init-groups "$@")
-	else
-		(cd "$SCRATCH" && exec "$@")
-	fi
+	local first=()
+	while [ "$1" != -- ]; do
+		first+=("$1")
+		shift
+	done
+	shift
+	[ "$(id -u)" != 0 ] || [ "$SCRATCH_USER" = root ] ||
+		first+=(setpriv --reuid="$SCRATCH_USER" --regid="$(id -gn "$SCRATCH_USER")" --init-groups)
+	(cd "$SCRATCH" && exec "${first[@]}" "$@")
 }
 daemon_signal() { kill "-$2" "$(cat "$SCRATCH/cnnd$1/pid")"; }
 stop_daemons() {
