@@ -214,6 +214,122 @@ static void undisturbed(const char *backend, const char *more, const char *archi
 	group_end(&h);
 }
 
+/*
+ * The epoch's order is a sort by a key of the row, so hosts that hold the first and the second part
+ * of one host's order make the same global batch, row by row: dropout and augmentation too.
+ */
+static void places(const char *backend)
+{
+	char *architecture = rig_dense(WIDTH, "dense:12:relu,dropout:40,dense:3:softmax");
+	static float px[ROWS * WIDTH];
+	static int32_t py[ROWS];
+	struct rig_rows rows[3],
+		all = {.n = ROWS, .h = 1, .w = 1, .c = WIDTH, .f32 = x, .y_int = y};
+	static const uint32_t n[3] = {70, 110, 60};
+	struct data_reader *reader;
+	struct backend_batch b;
+	struct ctl_run_row row;
+	struct group g;
+	struct err err;
+	struct rig one;
+	char spec[256];
+	double d;
+
+	snprintf(spec, sizeof(spec),
+		 "{\"backend\": \"%s\", \"epochs\": 1, \"seed\": 3, \"learning_rate\": 0.5, "
+		 "\"batch_size\": 500, \"normalize\": \"none\", \"merge\": \"gradient\"}",
+		 backend);
+	if (rig_start(&one, spec, architecture, &all, NULL, &err) ||
+	    data_reader_open(one.data, ROW_TRAIN, ROWS, true, &reader, &err) ||
+	    data_reader_epoch(reader, 3, 0) || data_reader_batch(reader, 0, ROWS, &b, &err))
+		BAIL("%s", err.message);
+	for (uint32_t i = 0; i < ROWS; i++) {
+		memcpy(px + i * WIDTH, b.x[i], WIDTH * sizeof(float));
+		py[i] = b.label[i];
+	}
+	data_reader_close(reader);
+	for (uint32_t i = 0, first = 0; i < 3; first += n[i++]) {
+		rows[i] = all;
+		rows[i].n = n[i];
+		rows[i].f32 = px + first * WIDTH;
+		rows[i].y_int = py + first;
+	}
+	if (rig_run(&one, 0, 1, &row, &err))
+		BAIL("%s", err.message);
+	group_start(&g, 3, spec, architecture, rows, NULL);
+	ok(group_run(&g, 0, 1), "%s: the first, the next and the last rows on three hosts",
+	   backend);
+	d = rig_distance(&one, &g.rig[0]);
+	ok(d < 1e-6, "the same masks of dropout as on one (%.1e)", d);
+	near(row.loss, g.row[0].loss, 1e-6, "the same loss");
+	rig_end(&one);
+	group_end(&g);
+	free(architecture);
+}
+
+/* One local step of all, then the merge: statistics of 2 hosts x 2 replicas together. */
+static void statistics(const char *momentum)
+{
+	static const uint32_t n[] = {90, 150};
+	double weight[4], mu, var, worst = 0;
+	const float *stat[4];
+	struct rig_rows rows[2];
+	struct group g, h;
+	uint64_t bytes;
+	float *got;
+	char spec[320];
+
+	split(2, n, rows);
+	snprintf(spec, sizeof(spec),
+		 "{\"backend\": \"ref\", \"epochs\": 2, \"batch_size\": 500, \"replicas\": 2, "
+		 "\"merge\": \"local_sgd\", \"merge_every\": 1, \"merge_momentum\": \"%s\"}",
+		 momentum);
+	group_start(&g, 2, spec, norm, rows, NULL);
+	group_start(&h, 2,
+		    "{\"backend\": \"ref\", \"epochs\": 2, \"batch_size\": 500, \"replicas\": 2, "
+		    "\"merge\": \"none\"}",
+		    norm, rows, NULL);
+	ok(group_run(&g, 0, 1) && group_run(&h, 0, 1), "two hosts of two replicas, momenta %s",
+	   momentum);
+	got = (float *)rig_get(&g.rig[1], CTL_WEIGHTS, &bytes);
+	for (int k = 0; k < 4; k++) {
+		struct train *t = h.rig[k / 2].train;
+
+		stat[k] = backend_host_arena(t->replica[k % 2], BACKEND_STAT);
+		weight[k] = (double)t->replica_rows[k % 2] / ROWS;
+	}
+	for (uint32_t i = 0; i < 12; i++) {
+		/* after kernel, bias, gamma and beta; 12 floats are padded to 16 in an arena */
+		const float *at = got + WIDTH * 12 + 3 * 12;
+
+		mu = var = 0;
+		for (int k = 0; k < 4; k++)
+			mu += weight[k] * stat[k][i];
+		for (int k = 0; k < 4; k++)
+			var += weight[k] *
+			       (stat[k][16 + i] + (stat[k][i] - mu) * (stat[k][i] - mu));
+		worst = fmax(worst, fmax(fabs(at[i] - mu), fabs(at[12 + i] - var) / var));
+	}
+	ok(worst < 1e-6, "the merged statistics are the moments of all four (%.1e)", worst);
+	for (int i = 0; i < 2; i++) {
+		struct train *t = g.rig[i].train;
+
+		ok(!memcmp(backend_host_arena(t->replica[0], BACKEND_SLOT),
+			   backend_host_arena(t->replica[1], BACKEND_SLOT),
+			   t->graph->param_floats * sizeof(float)) &&
+			   !memcmp(backend_host_arena(t->replica[0], BACKEND_PARAM),
+				   backend_host_arena(t->replica[1], BACKEND_PARAM),
+				   t->graph->param_floats * sizeof(float)) &&
+			   !memcmp(backend_host_arena(t->replica[0], BACKEND_STAT),
+				   backend_host_arena(t->replica[1], BACKEND_STAT),
+				   t->graph->stat_floats * sizeof(float)),
+		   "a merge reaches all replicas of host %d", i);
+	}
+	free(got);
+	group_end(&g);
+	group_end(&h);
+}
+
 int main(void)
 {
 	make_rows();
@@ -222,6 +338,11 @@ int main(void)
 	against_one("ref", "adam");
 	against_one("cpu", "adam");
 	every_step();
+	places("ref");
+	places("cpu");
+	statistics("keep");
+	statistics("average");
+	statistics("reset");
 	undisturbed("ref", "\"merge\": null", norm);
 	undisturbed("cpu", "\"merge\": \"average\", \"merge_every\": \"2 epochs\"", norm);
 	undisturbed("ref", "\"merge\": \"gradient\", \"replicas\": 2", norm);

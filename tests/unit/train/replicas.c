@@ -200,6 +200,25 @@ static void undisturbed(const char *backend)
 	rig_end(&b);
 }
 
+/* Weights that hardly move, and the same rows in both sets: the same loss, regularisers included.
+ */
+static void penalties(void)
+{
+	const char *layers = "ridge:16:relu,ridge:4:softmax";
+	struct ctl_run_row row, plain;
+	struct rig r;
+
+	row = start(&r, "{\"backend\": \"ref\", \"learning_rate\": 1e-9, \"replicas\": 3}", layers,
+		    1);
+	rig_end(&r);
+	plain = start(&r, "{\"backend\": \"ref\", \"learning_rate\": 1e-9}",
+		      "dense:16:relu,dense:4:softmax", 1);
+	/* sample weights are of both sets, class weights are not given */
+	near(row.loss, row.validation_loss, 1e-5, "regularisers are in both losses");
+	ok(row.loss > plain.loss + .1, "by %.3f", row.loss - plain.loss);
+	rig_end(&r);
+}
+
 /* What is asked for is what is taken, and what was foreseen. */
 static void memory(void)
 {
@@ -240,6 +259,7 @@ int main(void)
 		undisturbed(backends[i]);
 	}
 	masks_matter();
+	penalties();
 	memory();
 	return done();
 }

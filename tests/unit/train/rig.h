@@ -42,8 +42,8 @@ struct rig {
 };
 
 /* A network of Dense layers on a row of numbers, as Keras JSON: "dense:8:relu,dropout:25,
- * norm:90,dense:3:softmax" (dropout, and momentum of batch norm, in per cent). 64 inputs are an
- * image of 8 x 8. malloc'd. */
+ * norm:90,dense:3:softmax" (dropout, and momentum of batch norm, in per cent); ridge is a dense
+ * layer with l2 = .05. 64 inputs are an image of 8 x 8. malloc'd. */
 static inline char *rig_dense(uint32_t inputs, const char *layers)
 {
 	size_t size = 8192, used;
@@ -75,11 +75,15 @@ static inline char *rig_dense(uint32_t inputs, const char *layers)
 						 k++, value / 100.0);
 		} else if (sscanf(layers, ":%31[a-z_]%n", activation, &n) == 1) {
 			layers += n;
-			used += (size_t)snprintf(json + used, size - used,
-						 ", {\"class_name\": \"Dense\", \"config\": {"
-						 "\"name\": \"dense%u\", \"units\": %u, "
-						 "\"activation\": \"%s\"}}",
-						 k++, value, activation);
+			used += (size_t)snprintf(
+				json + used, size - used,
+				", {\"class_name\": \"Dense\", \"config\": {\"name\": \"dense%u\", "
+				"\"units\": %u, \"activation\": \"%s\"%s}}",
+				k++, value, activation,
+				strcmp(name, "ridge") != 0
+					? ""
+					: ", \"kernel_regularizer\": {\"class_name\": \"L2\", "
+					  "\"config\": {\"l2\": 0.05}}");
 		}
 		layers += *layers == ',';
 	}
