@@ -189,12 +189,16 @@ static void add_applied(struct driver *d, const struct answer *a, int row, struc
 
 static void tell_exchange(const struct driver *d, const struct ctl_apply_ok *out)
 {
+	char *ratio = isfinite(d->skew_ratio)
+			      ? psprintf("the largest host had %.1f times the rows of the smallest",
+					 d->skew_ratio)
+			      : pstrdup("a host had no rows");
+
 	ereport(NOTICE,
 		(errmsg(UINT64_FORMAT " of " UINT64_FORMAT " rows moved to another host in %.1f s",
 			out->rows_moved, out->rows, out->seconds_exchange),
-		 errdetail("Labels were up to %.2f from those of all, the largest host had "
-			   "%.1f times the rows of the smallest.",
-			   d->skew_distance, d->skew_ratio)));
+		 errdetail("A host's labels were up to %.2f from those of all, %s.",
+			   d->skew_distance, ratio)));
 }
 
 void driver_apply(struct driver *driver, Datum blob, enum reshuffle wanted,

@@ -144,10 +144,13 @@ extern int gpu_cnn_segindex;
 
 #ifdef GP_VERSION_NUM
 #define COMPAT_GREENPLUM true
+/* behind CREATE TABLE, of tables without a primary key: no NOTICE that guesses at one */
+#define COMPAT_RANDOMLY " DISTRIBUTED RANDOMLY"
 #define COMPAT_SEGMENTS getgpsegmentCount()
 #define compat_own_segindex() (GpIdentity.segindex)
 #else
 #define COMPAT_GREENPLUM false
+#define COMPAT_RANDOMLY ""
 #define COMPAT_SEGMENTS 1
 #define compat_own_segindex() 0
 #endif

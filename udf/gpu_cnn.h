@@ -37,7 +37,7 @@ int nodes_count(const struct nodes *nodes);
 int nodes_here(const struct nodes *nodes); /* the number of this server, -1: it is none */
 const char *nodes_name(const struct nodes *nodes, int i);
 const char *nodes_machine(const struct nodes *nodes, int i); /* NULL: this server, or not known */
-const char *nodes_why(const struct nodes *nodes, int i); /* its connection broke */
+const char *nodes_why(const struct nodes *nodes, int i);     /* its connection broke */
 /* Stops asking the nodes whose connection broke, without an error. */
 void nodes_leave_lost(struct nodes *nodes);
 /* Looks at what nodes of this session have answered, without waiting; raises their errors. */

@@ -108,7 +108,7 @@ void model_create(const struct model *m)
 	    "rows bigint, skipped bigint, epochs integer, batch_size integer, loss float8, "
 	    "validation_loss float8, metrics json, created timestamptz DEFAULT now(), "
 	    "extension_version text, format_version integer NOT NULL, agreed bytea NOT NULL, "
-	    "effective json)",
+	    "effective json)" COMPAT_RANDOMLY,
 	    m->summary);
 	sql(SPI_OK_UTILITY,
 	    "CREATE TABLE %s (epoch integer PRIMARY KEY, learning_rate float8, steps bigint, "
@@ -117,7 +117,8 @@ void model_create(const struct model *m)
 	    "seconds_evaluate float8, hosts integer, merges bigint, merge_bytes bigint, "
 	    "distance float8, note text)",
 	    m->history);
-	sql(SPI_OK_UTILITY, "CREATE TABLE %s (\"set\" text, id text, reason text)", m->bad_rows);
+	sql(SPI_OK_UTILITY, "CREATE TABLE %s (\"set\" text, id text, reason text)" COMPAT_RANDOMLY,
+	    m->bad_rows);
 }
 
 int64 model_store(struct driver *driver, const struct model *m, enum ctl_kind kind,

@@ -20,8 +20,11 @@ static void connect_start(struct nodes *g, struct node *n, const struct node_log
 
 static void connect_failed(const struct node *n, const char *why)
 {
-	char *detail = pchomp(why);
+	char *detail = pstrdup(why);
+	size_t len = strlen(detail);
 
+	while (len && detail[len - 1] == '\n')
+		detail[--len] = '\0';
 	ereport(ERROR, (errcode(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION),
 			errmsg("could not connect to node \"%s\"", n->name),
 			*detail ? errdetail_internal("%s", detail) : 0));

@@ -148,7 +148,8 @@ static void store_classes(struct prediction *p, const char *pred_type)
 
 	parse_pred_type(pred_type, classes, &type);
 	sql(SPI_OK_UTILITY,
-	    "CREATE TABLE %s (%s %s, class_name text, class_value text, prob float8, rank integer)",
+	    "CREATE TABLE %s (%s %s, class_name text, class_value text, prob float8, rank "
+	    "integer)" COMPAT_RANDOMLY,
 	    p->output, quote_identifier(source_name(&p->source, p->columns.id)), p->id_type);
 	args_add(&args, TEXTOID, p->driver.token, false);
 	args_add(&args, INT4ARRAYOID, PointerGetDatum(p->driver.speakers), false);
@@ -168,7 +169,7 @@ static void store_values(struct prediction *p)
 	bool one = p->summary.outputs == 1;
 	struct args args = {0};
 
-	sql(SPI_OK_UTILITY, "CREATE TABLE %s (%s %s, prediction %s)", p->output,
+	sql(SPI_OK_UTILITY, "CREATE TABLE %s (%s %s, prediction %s)" COMPAT_RANDOMLY, p->output,
 	    quote_identifier(source_name(&p->source, p->columns.id)), p->id_type,
 	    one ? "float8" : "real[]");
 	args_add(&args, TEXTOID, p->driver.token, false);

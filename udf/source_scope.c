@@ -91,7 +91,7 @@ static bool runs_on_segments(struct driver *driver, const struct source *s)
 
 static void spread(struct driver *driver, struct source *s)
 {
-	char *name = psprintf("gpu_cnn_%s", s->what);
+	char *name = psprintf("gpu_cnn_%s_%s", s->what, job_hex(driver->job.id, 4));
 	int nest;
 
 	ereport(NOTICE,
@@ -99,10 +99,8 @@ static void spread(struct driver *driver, struct source *s)
 		 errdetail("Its rows do not come from all segments: it has a LIMIT, a window "
 			   "function, values or a table that every segment has.")));
 	driver_caller_path(driver, &nest);
-	sql(SPI_OK_UTILITY, "DROP TABLE IF EXISTS pg_temp.%s", name);
-	sql(SPI_OK_UTILITY,
-	    "CREATE TEMP TABLE %s ON COMMIT DROP AS SELECT * FROM %s AS t DISTRIBUTED RANDOMLY",
-	    name, s->from);
+	sql(SPI_OK_UTILITY, "CREATE TEMP TABLE %s ON COMMIT DROP AS SELECT * FROM %s AS t%s", name,
+	    s->from, COMPAT_RANDOMLY);
 	AtEOXact_GUC(true, nest);
 	s->from = psprintf("pg_temp.%s", name);
 	s->row_id = NULL; /* the places of the copy tell nobody anything */
