@@ -49,6 +49,8 @@ int train_canceled(struct train *t, struct err *err)
 	return 0;
 }
 
+#define PULSE_ROWS 256u /* between two words to the other hosts */
+
 /* Sums over a set. */
 struct evaluation {
 	uint64_t n;
@@ -80,20 +82,42 @@ static int evaluate_batch(struct train *t, struct data_reader *reader, uint64_t 
 	return 0;
 }
 
+/* Rows of the host that has most; a host without rows waits for it, but never long in one call. */
+static uint64_t most_rows(const struct train *t, enum row_set set)
+{
+	const struct hosts *h = t->hosts;
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; h && i < h->n_start; i++) {
+		uint64_t rows = set == ROW_TRAIN	? h->fact[i].rows
+				: set == ROW_VALIDATION ? h->fact[i].validation_rows
+							: 0;
+
+		most = rows > most ? rows : most;
+	}
+	return most;
+}
+
 static int evaluate_here(struct train *t, enum row_set set, struct evaluation *e, struct err *err)
 {
-	uint64_t rows = data_rows(t->setup.data, set);
+	uint64_t rows = data_rows(t->setup.data, set), most = most_rows(t, set), first = 0;
 	struct data_reader *reader;
 	int rc = rows ? train_reader(t, set, &reader, err) : 0;
 
-	for (uint64_t first = 0; !rc && first < rows; first += t->max_batch) {
-		uint64_t n = rows - first < t->max_batch ? rows - first : t->max_batch;
+	for (uint64_t until = t->hosts ? PULSE_ROWS : rows;; until += PULSE_ROWS) {
+		uint32_t word;
 
-		rc = train_canceled(t, err);
-		if (!rc)
-			rc = evaluate_batch(t, reader, first, (uint32_t)n, e, err);
+		for (; !rc && first < rows && first < until; first += t->max_batch) {
+			uint64_t n = rows - first < t->max_batch ? rows - first : t->max_batch;
+
+			rc = train_canceled(t, err);
+			if (!rc)
+				rc = evaluate_batch(t, reader, first, (uint32_t)n, e, err);
+		}
+		if (rc || until >= most)
+			return rc;
+		rc = train_hosts_word(t, 0, &word, err);
 	}
-	return rc;
 }
 
 /* ---- over the hosts ---- */

@@ -39,11 +39,15 @@ struct hosts {
 	struct merge_result last;
 	uint64_t merges, bytes; /* of the run */
 	double distance;
-	bool started;	  /* local steps have begun, from equal parameters */
-	bool apart;	  /* hosts may hold different parameters now */
-	bool fresh;	  /* the weights came from outside: not yet known to be equal */
-	uint64_t since;	  /* planned local updates since the last merge */
-	uint64_t samples; /* rows of this host since then */
+	bool started;	      /* local steps have begun, from equal parameters */
+	bool apart;	      /* hosts may hold different parameters now */
+	bool fresh;	      /* the weights came from outside: not yet known to be equal */
+	uint64_t since;	      /* planned local updates since the last merge */
+	uint64_t samples;     /* rows of this host since then */
+	uint64_t pulse;	      /* local updates between two words, so that nobody waits long */
+	uint64_t beat;	      /* local updates since the last call */
+	double beat_seconds;  /* of this host in them */
+	double pulse_seconds; /* wished between two words */
 };
 
 /* Tells all others this host's facts, learns theirs. trouble: what this host failed with, or NULL;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define PULSE_SECONDS 2.0
 #define GATHER_LEAST 65536u /* bytes of one word of train_hosts_gather */
 
 struct facts {
@@ -255,6 +256,7 @@ int train_hosts_merge_open(struct train *t, struct err *err)
 			       h->n);
 	h->say = h->gather + h->n * h->gather_bytes;
 	h->distance = NAN;
+	h->pulse_seconds = PULSE_SECONDS;
 	if (t->setup.inference)
 		return 0;
 	rc = train_config_merge(t->setup.config, h->n, t->updates, &h->config, err);

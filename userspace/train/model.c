@@ -47,6 +47,25 @@ static int pool_hosts(struct train *t, const float *param, bool *equal, struct e
 	return 0;
 }
 
+/* Parameters of rank 0 in place of those that should be equal: processors round differently. */
+static int take_first(struct train *t, const float *param, struct err *err)
+{
+	struct hosts *h = t->hosts;
+	uint64_t floats = t->graph->param_floats, most = h->gather_bytes / sizeof(float);
+	const uint8_t *out;
+	uint32_t n;
+
+	for (uint64_t at = 0; at < floats; at += most) {
+		uint64_t m = floats - at < most ? floats - at : most;
+		int rc = train_hosts_gather(t, param + at, m * sizeof(float), &out, &n, err);
+
+		if (rc)
+			return rc;
+		memcpy(t->copy_param + at, out, m * sizeof(float));
+	}
+	return 0;
+}
+
 int train_model_make(struct train *t, struct err *err)
 {
 	struct hosts *h = t->hosts;
@@ -63,13 +82,11 @@ int train_model_make(struct train *t, struct err *err)
 		rc = pool_hosts(t, param, &equal, err);
 	if (rc)
 		return rc;
-	if (equal) {
-		t->model_param = param;
-	} else {
-		/* apart by plan, or by processors that round differently */
+	t->model_param = equal ? param : t->copy_param;
+	if (h->apart)
 		rc = train_hosts_copy(t, t->pool_stat, err);
-		t->model_param = t->copy_param;
-	}
+	else if (!equal)
+		rc = take_first(t, param, err);
 	t->model_stat = t->copy_stat;
 	if (rc)
 		t->model_param = t->model_stat = NULL;

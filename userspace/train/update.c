@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PULSE_MOST 100000 /* updates */
+
 /* ---- state ---- */
 
 int train_keep_good(struct run *r, uint64_t done, struct err *err)
@@ -121,7 +123,8 @@ int train_merge_now(struct run *r, struct err *err)
 	take_flags(r, flags);
 	if (r->bad_everywhere)
 		return 0;
-	h->samples = h->since = 0;
+	h->samples = h->since = h->beat = 0;
+	h->beat_seconds = 0;
 	h->apart = h->config.kind == MERGE_EASGD;
 	train_replicas_spread(t, false, true);
 	rc = train_keep_good(r, r->step + 1, err);
@@ -130,12 +133,19 @@ int train_merge_now(struct run *r, struct err *err)
 	return rc;
 }
 
-/* From here on hosts go their own way, until a merge. */
+/* From here on hosts go their own way, until a merge. All begin with the same state; statistics,
+ * and parameters of processors that round differently, are not yet. */
 static int start_local(struct run *r, uint64_t done, struct err *err)
 {
-	struct hosts *h = r->t->hosts;
-	int rc = train_keep_good(r, done, err);
+	struct train *t = r->t;
+	struct hosts *h = t->hosts;
+	int rc = train_model_make(t, err);
 
+	if (!rc)
+		rc = train_model_settle(t, err);
+	t->model_param = t->model_stat = NULL;
+	if (!rc)
+		rc = train_keep_good(r, done, err);
 	if (rc)
 		return rc;
 	merge_start(h->merge, h->arenas.param);
@@ -204,11 +214,47 @@ static enum merge_action action_of(const struct run *r, uint64_t number)
 	return merge_schedule(&h->config, number, r->t->updates);
 }
 
+struct said {
+	double seconds; /* of a local update here */
+	uint32_t flags, zero;
+};
+
+/*
+ * Between merges that are far apart: every pulse_seconds or so a word, after a number of updates
+ * that all know. A host with few rows would else wait for the others longer than a peer may be
+ * silent in a call, and a stop would have to wait for the merge.
+ */
+static int pulse(struct run *r, struct err *err)
+{
+	struct hosts *h = r->t->hosts;
+	struct said mine = {h->beat_seconds / (double)h->beat, flags_of(r), 0}, one;
+	double slowest = 0;
+	const uint8_t *out;
+	uint32_t n, flags = 0;
+	int rc = train_hosts_gather(r->t, &mine, sizeof(mine), &out, &n, err);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < n; i++) {
+		memcpy(&one, out + i * sizeof(one), sizeof(one));
+		slowest = fmax(slowest, one.seconds);
+		flags |= one.flags;
+	}
+	take_flags(r, flags);
+	h->pulse = PULSE_MOST;
+	if (slowest * PULSE_MOST > h->pulse_seconds)
+		h->pulse = (uint64_t)(h->pulse_seconds / slowest) + 1;
+	h->beat = 0;
+	h->beat_seconds = 0;
+	return 0;
+}
+
 static int hosts_update(struct run *r, struct update *u, struct err *err)
 {
 	struct train *t = r->t;
 	struct hosts *h = t->hosts;
 	enum merge_action action = action_of(r, u->number);
+	double start;
 	int rc = 0;
 
 	u->shared = action == MERGE_SYNC_STEP || action == MERGE_SYNC_STEP_LAST;
@@ -224,12 +270,17 @@ static int hosts_update(struct run *r, struct update *u, struct err *err)
 		rc = start_local(r, u->first, err);
 	h->apart = true;
 	h->since++;
+	start = train_now();
 	if (!rc && !r->bad.what)
 		rc = local_update(r, u, err);
 	else if (!rc)
 		pass(r, u); /* the others compute them */
 	r->step = u->last - 1;
-	return !rc && action == MERGE_NOW ? train_merge_now(r, err) : rc;
+	h->beat++;
+	h->beat_seconds += train_now() - start;
+	if (!rc && action == MERGE_NOW)
+		return train_merge_now(r, err);
+	return !rc && h->beat >= h->pulse ? pulse(r, err) : rc;
 }
 
 int train_update(struct run *r, uint64_t number, struct err *err)

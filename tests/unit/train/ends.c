@@ -6,6 +6,7 @@
  */
 #include <unistd.h>
 
+#include "../../../userspace/train/hosts.h"
 #include "oracle.h"
 
 #define ROWS 240
@@ -224,6 +225,53 @@ static void stops(void)
 	ok(memcmp(backend_host_arena(g.rig[0].train->net, BACKEND_PARAM),
 		  backend_host_arena(g.rig[1].train->net, BACKEND_PARAM), 64) != 0,
 	   "the hosts' own weights are apart");
+	group_end(&g);
+}
+
+/* Merges that are far apart: words in between carry the stop. */
+static void stopped_between(void)
+{
+	pthread_t thread;
+	struct group g;
+
+	group_start(&g, HOSTS,
+		    "{\"backend\": \"ref\", \"epochs\": 3000, \"merge\": \"madlib\", "
+		    "\"merge_every\": \"3000 epochs\", \"batch_size\": 1}",
+		    softmax, rows, NULL);
+	for (uint32_t i = 0; i < HOSTS; i++)
+		g.rig[i].train->hosts->pulse_seconds = 1e-9;
+	if (pthread_create(&thread, NULL, stop_soon, g.rig[1].train))
+		BAIL("no thread");
+	ok(group_run(&g, 0, 3000), "merges 3000 epochs apart, stopped on one host");
+	pthread_join(thread, NULL);
+	ok(g.row[0].steps && g.row[0].steps < 300000 && g.row[0].flags == CTL_ROW_STOPPED &&
+		   group_same_rows(&g) && g.row[0].merges == 1 && group_same_weights(&g),
+	   "all stop after %llu steps and merge", (unsigned long long)g.row[0].steps);
+	group_end(&g);
+}
+
+/* Processors that round differently: the weights are made equal where they must be. */
+static void rounding(const char *spec, uint32_t last_sync)
+{
+	struct group g;
+	float w;
+
+	group_start(&g, HOSTS, spec, norm, rows, rows);
+	for (uint32_t e = 0; e < 4; e++) {
+		struct train *t = g.rig[1].train;
+
+		ok(group_run(&g, e, 1) && group_same_weights(&g) && group_same_rows(&g),
+		   "%s: after epoch %u one model on all hosts", spec, e + 1);
+		if (e >= last_sync)
+			continue;
+		backend_read(t->net, BACKEND_PARAM, 3, 1, &w);
+		w = nextafterf(w, 2);
+		backend_write(t->net, BACKEND_PARAM, 3, 1, &w);
+	}
+	ok(!memcmp(backend_host_arena(g.rig[0].train->net, BACKEND_PARAM),
+		   backend_host_arena(g.rig[1].train->net, BACKEND_PARAM),
+		   g.rig[0].train->graph->param_floats * sizeof(float)),
+	   "and at the end the hosts hold it");
 	group_end(&g);
 }
 
@@ -448,6 +496,9 @@ int main(void)
 	make_rows();
 	beginnings();
 	stops();
+	stopped_between();
+	rounding(SPEC("\"merge\": \"gradient\""), 3);
+	rounding(SPEC("\"merge\": \"slowmo\", \"merge_warmup\": 2"), 2);
 #define NUMBERS(backend, more)                                                                  \
 	"{\"backend\": \"" backend "\", \"epochs\": 4, \"seed\": 3, \"learning_rate\": 0.001, " \
 	"\"normalize\": \"none\", \"batch_size\": 10, " more "}"

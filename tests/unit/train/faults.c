@@ -4,6 +4,7 @@
  * there must leave no trace at all in weights and figures, wherever it comes; one that takes a host
  * away leaves the training of the others.
  */
+#include "../../../userspace/train/hosts.h"
 #include "oracle.h"
 #include "shaky.h"
 
@@ -55,9 +56,12 @@ static void start_net(struct group *g, struct shaky_group *s, const char *archit
 			BAIL("%s: host %u: %s", spec, i, g->err[i].message);
 }
 
+/* With a word after each local update. */
 static void start(struct group *g, struct shaky_group *s, const char *spec)
 {
 	start_net(g, s, norm, spec);
+	for (uint32_t i = 0; i < HOSTS; i++)
+		g->rig[i].train->hosts->pulse_seconds = 1e-9;
 }
 
 static struct shaky *net(struct group *g, uint32_t i)
