@@ -29,7 +29,7 @@ def _kill(lab, name, moment):
         f.go(inflict)
         f.error("node2")
         f.jobs_gone([0, 1])
-        number, _ = f.same_commit([0, 1]) or (None, None)
+        number, _ = f.same_commit([0, 1], True) or (None, None)
         lab.tap.ok(number is not None and number >= f.wanted, f"it is merge {number}")
         f.afterwards()
 
@@ -52,7 +52,7 @@ def kill_leader(lab):
         f.go(lambda: lab.hosts[0].cnnd.send_signal(signal.SIGKILL))
         f.error("cnnd", fault.NAMED)
         f.jobs_gone([1, 2])
-        f.same_commit([1, 2])
+        f.same_commit([1, 2], True)
         f.afterwards()
 
 
@@ -103,7 +103,7 @@ def stop_long(lab):
         f.go(lambda: lab.hosts[1].cnnd.send_signal(signal.SIGSTOP))
         f.error("node1", fault.SILENT)
         f.jobs_gone([0, 2])
-        f.same_commit([0, 2])
+        f.same_commit([0, 2], True)
         f.afterwards(fault.REJOIN + 3)
 
 

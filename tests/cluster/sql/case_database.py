@@ -15,7 +15,7 @@ def _ended(f, name, restarted=()):
     f.jobs_gone(range(lab.n))
     for i in restarted:
         lab.tap.ok(until(lambda: lab.hosts[i].sql("SELECT 1", check=False) == "1", 15), f"{name}: the server is back")
-    f.same_commit(range(lab.n))
+    f.same_commit(range(lab.n), True)
     f.afterwards(restarted=bool(restarted))
 
 
@@ -90,7 +90,7 @@ def postmaster(lab):
         f.error("node1", fault.NAMED)
         lab.hosts[1].pg.wait()
         f.jobs_gone(range(lab.n), fault.NAMED)
-        f.same_commit(range(lab.n))
+        f.same_commit(range(lab.n), True)
         f.afterwards(5)
 
 

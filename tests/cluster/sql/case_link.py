@@ -21,7 +21,7 @@ def cut(lab):
         f.go(way)
         f.error("node2", fault.SILENT)
         f.jobs_gone([0, 1])
-        f.same_commit([0, 1])
+        f.same_commit([0, 1], True)
         f.jobs_gone([2], 4 + fault.REJOIN + 2)
         f.afterwards(10)
 
@@ -50,7 +50,7 @@ def coordinator(lab):
         number = lab.merges(1)
         took = until(lambda: all(lab.hosts[i].jobs() == [] for i in (1, 2)), 4 + fault.REJOIN + 3, .05)
         lab.tap.ok(took, f"the others free the job ({took:.1f} s)", lab.hosts[1].jobs(), lab.hosts[2].jobs())
-        commit = f.same_commit([1, 2])
+        commit = f.same_commit([1, 2], True)
         lab.tap.ok(commit and number in (-1, commit[0]), "they have not merged by themselves",
                    f"{number} then {commit}")
         f.afterwards(10)
@@ -73,7 +73,7 @@ def apart(lab):
         # both live and blame each other, so they get a second mesh before one is given up
         f.error("node", fault.NAMED + 4)
         f.jobs_gone([0, 1, 2])
-        f.same_commit([0, 1, 2])
+        f.same_commit([0, 1, 2], True)
         f.afterwards()
 
 

@@ -47,7 +47,7 @@ def main():
             lab.explain()
         tap.prefix = ""
         lab.repair()
-        tap.note(f"{case.__name__}: {time.monotonic() - start:.1f} s")
+        print(f"# {case.__name__}: {time.monotonic() - start:.1f} s", flush=True)
     lab.close()
     return tap.done()
 

@@ -147,7 +147,9 @@ class Host:
             return True
         if os.path.exists(self.socket):
             os.unlink(self.socket)
-        self.cnnd = self._start("cnnd.log", [f"{LAB}/bin/cnnd", "-d", "-f", f"{self.dir}/cnnd.conf"])
+        # three trainings on two cores are not to slow down those who look at them
+        self.cnnd = self._start("cnnd.log", ["nice", "-n", "5", f"{LAB}/bin/cnnd", "-d", "-f",
+                                               f"{self.dir}/cnnd.conf"])
         return not wait or self.wait_cnnd()
 
     def wait_cnnd(self, seconds=10):

@@ -139,6 +139,8 @@ class Proxy:
             c.b.close()
         for s in self.listeners:
             s.close()
+        # the namespace itself goes with its last socket, some time later
+        ip("-n", "hub", "link", "del", "vproxy")
         ip("netns", "del", "proxy")
 
 

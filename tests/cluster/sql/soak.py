@@ -74,11 +74,10 @@ class Soak:
         row = s.row()
         if not row:
             return [] if s.error() or self.kind is psql_killed or self.kind in RESTARTING else [f"no word: {s.text()}"]
-        if row["hosts"] + row["lost"] != lab.n or row["hosts"] < self.min_hosts:
+        left = row["hosts"] - row["lost"]
+        if row["hosts"] != lab.n or left < self.min_hosts:
             return [f"hosts {row['hosts']}, lost {row['lost']}"]
-        if job:
-            return self.same(job, row["hosts"])
-        return []
+        return self.same(job, left) if job else []
 
     def same(self, job, hosts):
         """As many hosts as were left hold the last commit."""

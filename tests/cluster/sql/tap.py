@@ -16,6 +16,7 @@ class Tap:
         print(f"{'ok' if good else 'not ok'} {self.n} - {text}", flush=True)
         if not good:
             self.failed += 1
+            self.note(f"failed: {text}")
             for part in why:
                 self.note(part)
         return bool(good)
@@ -23,9 +24,11 @@ class Tap:
     def equal(self, got, wanted, name):
         return self.ok(got == wanted, name, f"got {got!r}, wanted {wanted!r}")
 
-    def note(self, text):
+    @staticmethod
+    def note(text):
+        """To standard error, as harnesses show that only."""
         for line in str(text).splitlines():
-            print(f"# {line}"[:400], flush=True)
+            print(f"# {line}"[:400], file=sys.stderr, flush=True)
 
     def done(self):
         print(f"1..{self.n}", flush=True)
