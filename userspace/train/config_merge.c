@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char *merge_name(const struct train_config *c)
 {
@@ -37,6 +38,40 @@ int train_config_merge_every(struct train_config *c, const char *text, struct er
 	free(c->merge_every);
 	c->merge_every = copy;
 	return 0;
+}
+
+/* 'none', 'ema(decay=.999)', 'swa(start=8)' */
+int train_config_average(struct train_config *c, const char *text, struct err *err)
+{
+	static const char *const none[] = {NULL}, *const ema[] = {"decay", NULL},
+				 *const swa[] = {"start", NULL};
+	const char *const *names = none;
+	struct options o;
+	int rc = train_options_parse("model_average", text, true, &o, err);
+
+	if (rc)
+		return rc;
+	c->average_decay = .999;
+	c->average_start = UINT32_MAX;
+	if (!strcasecmp(o.name, "ema")) {
+		names = ema;
+		c->average = TRAIN_EMA;
+		rc = train_options_number(&o, "decay", (struct options_bound){0, 1, true, true},
+					  &c->average_decay, err);
+	} else if (!strcasecmp(o.name, "swa")) {
+		names = swa;
+		c->average = TRAIN_SWA;
+		rc = train_options_integer(&o, "start", 0, 99999, &c->average_start, err);
+	} else if (strcasecmp(o.name, "none") != 0) {
+		rc = err_set(err, ERR_PARAM, -EINVAL,
+			     "model_average is '%.60s', must be 'none', 'ema(decay=...)' or "
+			     "'swa(start=...)'",
+			     text);
+	}
+	if (!rc)
+		rc = train_options_rest(&o, names, err);
+	train_options_free(&o);
+	return rc;
 }
 
 /* Settings over the preset. hosts: enough for any function where only keys are checked. */
@@ -103,6 +138,11 @@ int train_config_merge_keys(const struct train_config *c, struct err *err)
 
 	if (rc)
 		return rc;
+	if (c->average == TRAIN_SWA && c->average_start != UINT32_MAX &&
+	    c->average_start >= c->epochs)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "model_average: start is %u, must be below epochs, %u",
+			       c->average_start, c->epochs);
 	if (!isnan(c->merge_eta) && m.kind != MERGE_OUTER)
 		return stranger(c, "merge_eta", "outer, slowmo, bmuf, diloco and lookahead", err);
 	if (!isnan(c->merge_mu) && m.kind != MERGE_OUTER)

@@ -114,7 +114,7 @@ static int recover(struct train *t, uint64_t call, const struct merge_error *err
 	struct hosts *h = t->hosts;
 	struct position all[MERGE_HOSTS_MAX];
 	struct merge_error second = {0};
-	uint64_t least = UINT64_MAX, top = 0;
+	uint64_t top = 0;
 	uint32_t flags = 0;
 	int rc = error->code;
 
@@ -137,15 +137,16 @@ static int recover(struct train *t, uint64_t call, const struct merge_error *err
 			return err_set(err, ERR_PROTOCOL, -EPROTO, "merging: a host %u of %u",
 				       all[r].self, h->n_start);
 		h->member[r] = all[r].self;
-		least = all[r].done < least ? all[r].done : least;
 		if (all[r].done > top) {
 			top = all[r].done;
 			flags = all[r].flags;
 		}
 	}
-	if (result->adopted || top > least + 1)
+	/* it has no place in the others' loop; when it goes they go on again */
+	if (result->adopted || top > call)
 		return err_set(err, ERR_LOST, -ESTALE,
-			       "merging: a host came back after the others had gone on without it");
+			       "merging: this host came back when the others had gone on without "
+			       "it");
 	*made = top == call;
 	if (*made && !result->rolled_forward && h->staged != call && !(flags & MERGE_FLAG_BAD))
 		return err_set(err, ERR_INTERNAL, -EPROTO,

@@ -73,6 +73,7 @@ int train_config_devices(struct train_config *c, const char *text, struct err *e
 
 /* ---- config_merge.c ---- */
 
+int train_config_average(struct train_config *c, const char *text, struct err *err);
 int train_config_merge_every(struct train_config *c, const char *text, struct err *err);
 /* The merge keys against each other. */
 int train_config_merge_keys(const struct train_config *c, struct err *err);
@@ -248,6 +249,10 @@ struct train {
 	 */
 	float *copy_param, *copy_stat, *pool_stat;
 	const float *model_param, *model_stat;
+	struct {
+		float *mean, *good, *saved, *stat; /* good: as of the last good state */
+		uint64_t n, good_n;		   /* updates (ema), states (swa) in it */
+	} average;
 	float *best_param, *best_stat;
 	float *extra_best; /* malloc'd, where a snapshot was not foreseen */
 	bool has_best;
@@ -299,8 +304,28 @@ void train_replicas_spread(struct train *train, bool grad, bool slots);
 /* ---- model.c: the merged copy ---- */
 
 int train_model_make(struct train *train, struct err *err);
+/* Pools pool_stat of the hosts into copy_stat; *equal: all have the same param. */
+int train_model_pool(struct train *train, const float *param, uint64_t rows, bool *equal,
+		     struct err *err);
+/* *param becomes rank 0's in copy_param where hosts differ. */
+int train_model_equalize(struct train *train, const float **param, struct err *err);
 /* The merged copy becomes what all replicas hold (statistics; parameters where they differ). */
 int train_model_settle(struct train *train, struct err *err);
+/* ---- average.c: EMA and SWA ---- */
+
+void train_average_plan(struct train *train, struct arena *arena);
+/* What all hold is what the average begins with. */
+void train_average_reset(struct train *train);
+/* After updates planned updates that led to param, which all hosts hold. */
+void train_average_update(struct train *train, const float *param, uint64_t updates);
+/* After an epoch: whether its weights count; then they do. */
+bool train_average_wants(const struct train *train, uint32_t epochs);
+void train_average_epoch(struct train *train, const float *param);
+void train_average_keep(struct train *train);
+void train_average_back(struct train *train);
+/* The model becomes the average, where there is one. All hosts together. */
+int train_average_model(struct train *train, struct err *err);
+
 /* What Keras adds to the loss, of parameters in arena layout. */
 double train_model_penalty(const struct train *train, const float *param);
 /* Loss (regularisers included) and metrics over a set, into the row's validation fields. */

@@ -72,6 +72,9 @@ static uint64_t hash_config(const struct train_config *c)
 		o->clipnorm,
 		o->clipvalue,
 		o->global_clipnorm,
+		c->average,
+		c->average_decay,
+		c->average_start,
 	};
 	uint64_t h = XXH3_64bits(fact, sizeof(fact));
 	double merge[11];

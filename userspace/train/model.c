@@ -15,12 +15,12 @@ struct said {
 	uint64_t samples, checksum;
 };
 
-/* Equal parameters everywhere, so only the statistics are pooled. *equal: they are. */
-static int pool_hosts(struct train *t, const float *param, bool *equal, struct err *err)
+int train_model_pool(struct train *t, const float *param, uint64_t rows, bool *equal,
+		     struct err *err)
 {
 	struct hosts *h = t->hosts;
 	uint64_t stat_bytes = t->graph->stat_floats * sizeof(float), samples[MERGE_HOSTS_MAX];
-	struct said mine = {h->samples, XXH3_64bits(param, t->graph->param_floats * sizeof(float))};
+	struct said mine = {rows, XXH3_64bits(param, t->graph->param_floats * sizeof(float))};
 	const float *stat[MERGE_HOSTS_MAX];
 	const uint8_t *out;
 	uint32_t n;
@@ -66,6 +66,25 @@ static int take_first(struct train *t, const float *param, struct err *err)
 	return 0;
 }
 
+int train_model_equalize(struct train *t, const float **param, struct err *err)
+{
+	uint64_t mine = XXH3_64bits(*param, t->graph->param_floats * sizeof(float)), one;
+	bool equal = true;
+	const uint8_t *out;
+	uint32_t n;
+	int rc = train_hosts_gather(t, &mine, sizeof(mine), &out, &n, err);
+
+	for (uint32_t r = 0; !rc && r < n; r++) {
+		memcpy(&one, out + r * sizeof(one), sizeof(one));
+		equal &= one == mine;
+	}
+	if (rc || equal)
+		return rc;
+	rc = take_first(t, *param, err);
+	*param = t->copy_param;
+	return rc;
+}
+
 int train_model_make(struct train *t, struct err *err)
 {
 	struct hosts *h = t->hosts;
@@ -79,7 +98,7 @@ int train_model_make(struct train *t, struct err *err)
 		return 0;
 	}
 	if (!rc && !h->apart)
-		rc = pool_hosts(t, param, &equal, err);
+		rc = train_model_pool(t, param, h->samples, &equal, err);
 	if (rc)
 		return rc;
 	t->model_param = equal ? param : t->copy_param;

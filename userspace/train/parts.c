@@ -261,6 +261,8 @@ static int stage(struct train *t, const struct ctl_part *part, struct err *err)
 
 static int apply_weights(struct train *t, struct err *err)
 {
+	int rc;
+
 	for (uint32_t i = 0; i < t->graph->n_tensors; i++) {
 		const struct backend_tensor *tensor = &t->graph->tensor[i];
 		const float *arena = tensor->arena == BACKEND_PARAM ? t->param : t->stat;
@@ -274,7 +276,10 @@ static int apply_weights(struct train *t, struct err *err)
 	t->model_param = t->model_stat = NULL;
 	if (t->hosts)
 		t->hosts->fresh = true;
-	return train_write_net(t, t->param, t->stat, NULL, err);
+	rc = train_write_net(t, t->param, t->stat, NULL, err);
+	if (!rc && t->average.mean)
+		train_average_reset(t);
+	return rc;
 }
 
 static int apply_optimizer(struct train *t, struct err *err)

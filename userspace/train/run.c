@@ -101,7 +101,16 @@ static int one_epoch(struct run *r, bool *whole, struct err *err)
 		rc = train_update(r, u, err);
 	}
 	*whole = u == t->updates;
-	return rc ? rc : end_epoch(r, err);
+	if (!rc)
+		rc = end_epoch(r, err);
+	if (rc || !*whole || r->bad.what || r->bad_everywhere ||
+	    !train_average_wants(t, r->epoch + 1))
+		return rc;
+	rc = train_model_make(t, err);
+	if (!rc)
+		train_average_epoch(t, t->model_param);
+	t->model_param = t->model_stat = NULL;
+	return rc;
 }
 
 static int epochs(struct run *r, const struct ctl_run *run, struct ctl_run_row *row,
@@ -220,6 +229,8 @@ static int go_back(struct run *r, struct ctl_run_row *row, struct err *err)
 	}
 	if (!rc && t->several)
 		rc = train_model_make(t, err);
+	if (!rc)
+		rc = train_average_model(t, err);
 	if (rc)
 		return rc;
 	if (row->epoch > r->bad.epoch)
@@ -241,7 +252,9 @@ static int make_model(struct run *r, const struct ctl_run_row *row, struct err *
 	if (rc || r->bad_everywhere || !t->several)
 		return rc;
 	rc = train_model_make(t, err);
-	return !rc && last && !(h && h->apart) ? train_model_settle(t, err) : rc;
+	if (!rc && last && !(h && h->apart))
+		rc = train_model_settle(t, err);
+	return rc ? rc : train_average_model(t, err);
 }
 
 /* Evaluation and advice after the last epoch of the run. */

@@ -159,6 +159,7 @@ static void plan_memory(struct train *t)
 	t->param = train_arena_take(a, p, sizeof(float));
 	t->stat = train_arena_take(a, s, sizeof(float));
 	t->slot = train_arena_take(a, slots * p, sizeof(float));
+	train_average_plan(t, a);
 	if (t->several) {
 		t->pool_stat = train_arena_take(a, s, sizeof(float));
 		if (t->setup.net) {
@@ -238,7 +239,8 @@ static int new_train(const struct train_setup *setup, bool join, struct train **
 	if (setup->net && merge_net_size(setup->net) == 1)
 		t->setup.net = NULL;
 	t->replicas = setup->inference ? 1 : setup->config->replicas;
-	t->several = !setup->inference && (t->replicas > 1 || t->setup.net);
+	t->several = !setup->inference && (t->replicas > 1 || t->setup.net ||
+					   setup->config->average != TRAIN_NO_AVERAGE);
 	rc = resolve(t, notice, err);
 	if (t->setup.net && join) {
 		int joined = train_hosts_open(t, rc ? err : NULL, err);
@@ -361,6 +363,8 @@ static int make_net(struct train *t, struct err *err)
 	if (!rc)
 		rc = train_write_net(t, t->param, t->stat, NULL, err);
 	t->held_weights = !rc;
+	if (!rc && t->average.mean)
+		train_average_reset(t);
 	return rc;
 }
 

@@ -40,6 +40,8 @@ enum train_schedule {
 	TRAIN_PLATEAU
 };
 
+enum train_average { TRAIN_NO_AVERAGE = 0, TRAIN_EMA, TRAIN_SWA };
+
 /*
  * The spec: one JSON object; keys are the SQL arguments' names, values their JSON form, null or
  * missing = default. An unknown key, a wrong type or a value out of range is ERR_PARAM that names
@@ -73,6 +75,9 @@ enum train_schedule {
  *   steps before the first local one [0..100000]; merge_momentum keep | average | reset; merge_wire
  *   f32 | bf16; merge_eta (0..10] and merge_mu [0..1) (the outer kinds), merge_b (0..1] (easgd),
  *   merge_trim [1..127] (trimmed_mean). What is not given is the preset's.
+ * - model_average 'none' | 'ema(decay=.999)' | 'swa(start=EPOCHS)': what is evaluated and stored is
+ *   a moving average over the updates (over the merges where hosts are apart), or the mean of the
+ *   weights after each epoch past the first `start` (3/4 of all), with statistics made anew
  * - reshuffle auto | on | off, min_hosts: for the coordinator
  * - devices 'auto' | 'cpu' | 'cpu:N', precision 'f32', deterministic true, cache true:
  *   refused where this build cannot do what is asked; max_bad_rows null = no limit
@@ -115,11 +120,14 @@ struct train_config {
 	uint32_t kind;	  /* enum ctl_job_kind */
 	uint32_t threads; /* of devices 'cpu:N'; 0: not given */
 	char *architecture, *devices, *backend, *model_name;
-	char *merge, *merge_every;	     /* NULL: not given */
-	uint32_t merge_momentum;	     /* enum merge_momentum; UINT32_MAX: the preset's */
-	uint32_t merge_wire;		     /* enum merge_wire; UINT32_MAX: the preset's */
-	uint32_t merge_trim;		     /* 0: the preset's */
-	double merge_warmup;		     /* epochs */
+	char *merge, *merge_every; /* NULL: not given */
+	uint32_t merge_momentum;   /* enum merge_momentum; UINT32_MAX: the preset's */
+	uint32_t merge_wire;	   /* enum merge_wire; UINT32_MAX: the preset's */
+	uint32_t merge_trim;	   /* 0: the preset's */
+	double merge_warmup;	   /* epochs */
+	enum train_average average;
+	double average_decay;	/* ema */
+	uint32_t average_start; /* swa: epochs before the first that counts; UINT32_MAX: 3/4 */
 	double merge_eta, merge_mu, merge_b; /* NaN, merge_warmup too: the preset's */
 };
 

@@ -25,6 +25,7 @@ int train_keep_good(struct run *r, uint64_t done, struct err *err)
 	uint32_t epochs = r->epoch + (done == t->steps);
 
 	t->good_t = t->t;
+	train_average_keep(t);
 	if (done && done < t->steps)
 		snprintf(r->kept, sizeof(r->kept), "those after step %" PRIu64 " of epoch %u", done,
 			 r->epoch + 1);
@@ -40,6 +41,7 @@ int train_restore_good(struct run *r, struct err *err)
 	struct train *t = r->t;
 
 	t->t = t->good_t;
+	train_average_back(t);
 	return train_write_net(t, t->param, t->stat, t->slot, err);
 }
 
@@ -123,6 +125,7 @@ int train_merge_now(struct run *r, struct err *err)
 	take_flags(r, flags);
 	if (r->bad_everywhere)
 		return 0;
+	train_average_update(t, merge_model(h->merge), h->since);
 	h->samples = h->since = h->beat = 0;
 	h->beat_seconds = 0;
 	h->apart = h->config.kind == MERGE_EASGD;
@@ -164,6 +167,7 @@ static void pass(struct run *r, const struct update *u)
 
 static int local_update(struct run *r, const struct update *u, struct err *err)
 {
+	struct train *t = r->t;
 	bool applied;
 	int rc;
 
@@ -174,6 +178,8 @@ static int local_update(struct run *r, const struct update *u, struct err *err)
 	rc = train_gradients(r, u, &applied, err);
 	if (!rc && !applied && !r->bad.what)
 		rc = train_apply(r, err);
+	if (!rc && !t->hosts && !r->bad.what)
+		train_average_update(t, backend_host_arena(t->net, BACKEND_PARAM), 1);
 	return rc;
 }
 
@@ -199,6 +205,8 @@ static int shared_update(struct run *r, struct update *u, struct err *err)
 	rc = train_apply(r, err);
 	/* the same sum on all hosts: all find it */
 	r->bad_everywhere |= r->bad.what != BAD_NONE;
+	if (!rc && !r->bad_everywhere)
+		train_average_update(t, t->hosts->arenas.param, 1);
 	if (!rc && !r->bad_everywhere)
 		tell_merge(r, t->hosts->arenas.param, t->hosts->arenas.stat);
 	return rc;
