@@ -155,6 +155,37 @@ static uint32_t all_on_the_first(uint32_t row, uint32_t n)
 	return 0;
 }
 
+/* One host has several blocks for each of the others, and they have nothing. */
+static void test_one_has_all(void)
+{
+	const uint32_t rows = 60000;
+	struct agree_block agreed;
+	struct lab_hosts h;
+	uint64_t sum = 0, moved = 0;
+
+	is(lab_hosts_begin(&h, lab, 3, CTL_TRAIN,
+			   lab_spec("\"epochs\": 1, \"batch_size\": 100, \"learning_rate\": 0.2"),
+			   0),
+	   1, "a training whose rows are all on one host");
+	lab_hosts_feed(&h, ROW_TRAIN, rows, all_on_the_first);
+	must(&h, lab_hosts_agree(&h, &agreed), "agreed");
+	must(&h, lab_hosts_apply(&h, &agreed, true), "rows exchanged");
+	agree_free(&agreed);
+	for (uint32_t i = 0; i < 3; i++) {
+		sum += h.applied[i].rows;
+		moved += h.applied[i].rows_moved;
+		ok(h.applied[i].rows > rows / 3 - 1000 && h.applied[i].rows < rows / 3 + 1000,
+		   "  host %u has %llu rows", i, (unsigned long long)h.applied[i].rows);
+	}
+	is(sum, rows, "  none lost, none doubled");
+	is(moved, h.applied[1].rows + h.applied[2].rows,
+	   "  all of the others' came from the first");
+	must(&h, lab_hosts_run(&h, 0, 1), "trained");
+	same_rows(&h);
+	lab_hosts_end(&h);
+	all_idle(3, "after it");
+}
+
 /* An evaluation counts the rows of all hosts on each of them; one has none. */
 static void test_evaluation(void)
 {
@@ -406,6 +437,7 @@ int main(void)
 	test_training(2);
 	test_training(3);
 	test_reshuffle();
+	test_one_has_all();
 	test_evaluation();
 	test_prediction();
 	test_stop();
