@@ -12,7 +12,8 @@
 #include "peers.h"
 
 #define ADDRESS_MAX 4092
-#define DRAIN_SECONDS 3.
+#define CLOSE_SECONDS 2.  /* of endpoints */
+#define CANCEL_SECONDS .1 /* of requests, after that */
 
 static int failed(struct ucx *u, const char *what, ucs_status_t status, struct merge_error *error)
 {
@@ -68,6 +69,14 @@ static int configure(struct ucx *u, const char *tls, const char *devices, const 
 	}
 	/* shared memory would tie hosts together that are containers of one machine */
 	status = u->lib.ucp_config_modify(config, "TLS", tls ? tls : "rc,dc,ud,tcp,self");
+	/*
+	 * UCX 1.13 ends the process by an assertion when a peer dies within a transfer without
+	 * copies over its TCP transport. Copied ones end as they should.
+	 */
+	if (status == UCS_OK && only_tcp(tls))
+		status = u->lib.ucp_config_modify(config, "RNDV_THRESH", "inf");
+	if (status == UCS_OK && only_tcp(tls))
+		status = u->lib.ucp_config_modify(config, "ZCOPY_THRESH", "inf");
 	if (status == UCS_OK && devices)
 		status = u->lib.ucp_config_modify(config, "NET_DEVICES", devices);
 	if (status == UCS_OK)
@@ -153,16 +162,16 @@ static bool lane_over(struct ucx *u, struct ucx_lane *lane)
 
 /*
  * Endpoints first, by force: sends to a dead host end then. Receives belong to the worker, not to
- * the endpoint: they are cancelled one by one. At last the worker goes, and with it who could still
- * write.
+ * the endpoint: they are cancelled one by one, and one that has got a part of its message does not
+ * even end by that. At last the worker goes, and with it who could still write.
  */
 void ucx_break(struct ucx *u)
 {
 	ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
 				     .flags = UCP_EP_CLOSE_FLAG_FORCE};
-	double until = merge_now() + DRAIN_SECONDS;
+	double begin = merge_now(), closed = 0;
 	void *closing[MERGE_HOSTS_MAX] = {NULL};
-	bool all = false;
+	bool ended = false;
 
 	if (!u->has_worker)
 		return;
@@ -178,14 +187,19 @@ void ucx_break(struct ucx *u)
 		cancel(u, &u->peer[i].out);
 		cancel(u, &u->peer[i].in);
 	}
-	while (!all && merge_now() < until) {
-		all = over(u, &u->flush);
-		for (uint32_t i = 0; i < MERGE_HOSTS_MAX; i++) {
+	while (!ended && (closed == 0 || merge_now() < closed + CANCEL_SECONDS)) {
+		bool all = true;
+
+		for (uint32_t i = 0; i < MERGE_HOSTS_MAX; i++)
 			all &= over(u, &closing[i]);
-			all &= lane_over(u, &u->peer[i].out);
-			all &= lane_over(u, &u->peer[i].in);
+		if (closed == 0 && (all || merge_now() > begin + CLOSE_SECONDS))
+			closed = merge_now();
+		ended = all & over(u, &u->flush);
+		for (uint32_t i = 0; i < MERGE_HOSTS_MAX; i++) {
+			ended &= lane_over(u, &u->peer[i].out);
+			ended &= lane_over(u, &u->peer[i].in);
 		}
-		if (!all)
+		if (!ended)
 			u->lib.ucp_worker_progress(u->worker);
 	}
 	release(u, &u->flush);

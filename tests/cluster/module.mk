@@ -18,6 +18,8 @@ CLUSTER_TESTS := hostile faults
 CLUSTER_BIN := $(CLUSTER_TESTS:%=$(BUILD)/tests/cluster/%)
 SOAK_BIN := $(BUILD)/tests/cluster/soak
 SOAK ?= 200
+# SEED, and ucx for rounds over UCX: make soak-merge SOAK_ARGS="7 ucx"
+SOAK_ARGS ?=
 CLUSTER_LAB := $(patsubst %,$(BUILD)/obj/tests/cluster/%.o,lab host)
 $(CLUSTER_BIN) $(SOAK_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
 	@mkdir -p $(@D)
@@ -29,4 +31,4 @@ check-cluster: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## faults between hosts, i
 
 .PHONY: soak-merge
 soak-merge: $(SOAK_BIN) ## SOAK random faults in a row on a cluster of namespaces (root; about 5 s each)
-	tests/harness "$< $(SOAK)"
+	tests/harness "$< $(SOAK) $(SOAK_ARGS)"

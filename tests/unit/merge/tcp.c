@@ -250,7 +250,7 @@ static void forged(void (*change)(struct host *), const char *name)
 	is(h[0].rc, -EBADMSG, name);
 	like(h[0].error.message, "alpha1: a forged or damaged frame", "the sender is named");
 	ok(h[1].rc < 0, "%s: and told", name);
-	for (int i = 0; i < 500; i++) /* host 0 owns the first half: it summed nothing */
+	for (int i = 0; i < 496; i++) /* its own shard, in grains of 16: it summed nothing */
 		used |= h[0].out[i] != 0;
 	ok(!used, "%s: nothing of it was used", name);
 	hosts_close(h, 2);
