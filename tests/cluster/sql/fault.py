@@ -12,7 +12,7 @@ from lab import LONG, train
 NAMED = 5.0  # seconds until an error names the host, or the others go on
 SILENT = 6.0  # the same where 4 s of silence tell
 ENDED = 1.0  # seconds until a job that ends by a word is gone everywhere
-REJOIN = 6.0  # rejoin_timeout of the rig's daemons (host.py)
+REJOIN = 5.0  # rejoin_timeout of the rig's daemons (host.py)
 
 # moment: (arguments, rate of all links in Mbit/s, merges to wait for)
 STEP = ({"merge": "'average'", "merge_every": "'1000000'", "merge_warmup": 0}, None, 0)
@@ -35,6 +35,7 @@ class Fault:
         self.tap.prefix = f"{self.name}: "
         self.failed_before = self.tap.failed
         for i in range(self.lab.n):
+            self.lab.hosts[i].mark()
             if self.rate:
                 self.lab.net.rate(i, self.rate)
         self.statement = self.lab.begin(train(**self.args))

@@ -209,20 +209,19 @@ class Lab:
 
     def remember(self):
         """The present, quiet state is what later cases must come back to."""
-        self.living = self._titles()
         for h in self.hosts:
             h.baseline = h.counts()
             h.memory = proc.anonymous_kb(h.cnnd.pid)
             h.postmaster = h.pg.pid
 
-    def _titles(self):
-        """Titles of all processes, without what changes from run to run."""
-        found = [re.sub(r"\d+|\(.*?\)", "", t) for p, t in proc.living().items() if p != os.getpid()]
-        return sorted(t for t in found if not re.match(r"(ps|env|psql|nsenter|postgres: parallel)", t))
+    @staticmethod
+    def strays():
+        """Processes whose parent is gone: process 1 has taken them over."""
+        return [f"process {p}: {proc.title(p)}" for p in proc.children(1) if p != os.getpid()]
 
     def left_over(self, hosts=None):
         """Differences to the remembered state, as text."""
-        found = []
+        found = self.strays()
         for h in self.hosts:
             if hosts is not None and h.i not in hosts:
                 continue
