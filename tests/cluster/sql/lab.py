@@ -61,14 +61,16 @@ def make_template(path):
 
 
 class Statement:
-    """A statement in the background, by a psql of its own."""
+    """A statement, or several one after the other, in the background, by a psql of its own."""
 
     def __init__(self, lab, text, app, role="trainer", at=0):
+        texts = [text] if isinstance(text, str) else text
         self.lab, self.app, self.host = lab, app, lab.hosts[at]
         self.out = open(f"{LAB}/out.{app}", "w+")
         self.start = time.monotonic()
-        self.psql = subprocess.Popen(self.host.psql("-c", text, role=role, app=app), stdin=subprocess.DEVNULL,
-                                     stdout=self.out, stderr=self.out, start_new_session=True)
+        self.psql = subprocess.Popen(self.host.psql(*(w for t in texts for w in ("-c", t)), role=role, app=app),
+                                     stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.out,
+                                     start_new_session=True)
         self.seconds = None
 
     def running(self):
