@@ -102,7 +102,14 @@ static void beginnings(void)
 		BAIL("%s", err.message);
 	group_nets(&g);
 	g.names = names;
+	/* as after an exchange of rows */
+	for (uint32_t i = 0; i < HOSTS; i++) {
+		g.rig[i].agreed.batch_size = 60;
+		g.rig[i].agreed.steps = 7;
+	}
 	group_do(&g, group_create_one);
+	ok(!g.rc[0] && g.rig[0].train->steps == 2 && g.rig[1].train->steps == 2,
+	   "steps of an epoch follow from the rows that the hosts have, not from those agreed on");
 	weights = rig_get(&g.rig[0], CTL_WEIGHTS, &bytes);
 	((float *)weights)[2] += 1;
 	is(rig_put(&g.rig[2], CTL_WEIGHTS, weights, bytes, &err), 0, "weights for one host only");
