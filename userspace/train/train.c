@@ -291,9 +291,9 @@ int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err 
 	if (rc)
 		return rc;
 	rc = net_bytes(t, &net, err);
+	t->slots = slots_of(&setup->config->optimizer);
 	if (!rc && t->setup.net)
 		rc = train_hosts_memory(t, &hosts, err);
-	t->slots = slots_of(&setup->config->optimizer);
 	plan_memory(t);
 	if (!rc && (t->arena.overflow || __builtin_add_overflow(net, t->arena.used, &net) ||
 		    __builtin_add_overflow(net, hosts, &net)))
