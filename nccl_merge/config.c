@@ -21,10 +21,19 @@ static const struct preset {
 	struct merge_config c;
 } presets[] = {
 	{"gradient", {.kind = MERGE_GRADIENT, .every = 1}},
-	{"average", {.kind = MERGE_AVERAGE, .every = 8, .default_warmup = true}},
+	/* Momenta are averaged with the weights: docs/convergence.md, "What follows". */
+	{"average",
+	 {.kind = MERGE_AVERAGE,
+	  .every = 8,
+	  .momentum = MERGE_AVERAGE_SLOTS,
+	  .default_warmup = true}},
 	{"madlib", {.kind = MERGE_AVERAGE, .unit = MERGE_EPOCHS, .every = 1}},
-	{"local_sgd", {.kind = MERGE_AVERAGE, .every = 8}},
-	{"post_local_sgd", {.kind = MERGE_AVERAGE, .every = 8, .default_warmup = true}},
+	{"local_sgd", {.kind = MERGE_AVERAGE, .every = 8, .momentum = MERGE_AVERAGE_SLOTS}},
+	{"post_local_sgd",
+	 {.kind = MERGE_AVERAGE,
+	  .every = 8,
+	  .momentum = MERGE_AVERAGE_SLOTS,
+	  .default_warmup = true}},
 	{"outer", {.kind = MERGE_OUTER, .every = 8, .eta = 1, .default_warmup = true}},
 	{"slowmo",
 	 {.kind = MERGE_OUTER,

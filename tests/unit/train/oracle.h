@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * oracle.h: softmax regression in double on the rows of several hosts, by momentum SGD: step by
- * step synchronous or each host for itself with means by samples. Of the product it uses only the
- * order of rows, and the first weights.
+ * step synchronous or each host for itself with means of weights and momenta by samples. Of the
+ * product it uses only the order of rows, and the first weights.
  */
 #ifndef TRAIN_ORACLE_H
 #define TRAIN_ORACLE_H
@@ -130,7 +130,7 @@ static inline void oracle_step(struct oracle *o, uint32_t epoch, uint64_t s, boo
 
 static inline void oracle_merge(struct oracle *o)
 {
-	double mean[SIZE] = {0};
+	double mean[SIZE] = {0}, momentum[SIZE] = {0};
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < o->g->n; i++)
@@ -138,10 +138,15 @@ static inline void oracle_merge(struct oracle *o)
 	if (!n)
 		return;
 	for (int k = 0; k < SIZE; k++)
-		for (uint32_t i = 0; i < o->g->n; i++)
-			mean[k] += o->gone[i] ? 0 : (double)o->samples[i] / (double)n * o->w[i][k];
+		for (uint32_t i = 0; i < o->g->n; i++) {
+			double p = o->gone[i] ? 0 : (double)o->samples[i] / (double)n;
+
+			mean[k] += p ? p * o->w[i][k] : 0;
+			momentum[k] += p ? p * o->v[i][k] : 0;
+		}
 	for (uint32_t i = 0; i < o->g->n; i++) {
 		memcpy(o->w[i], mean, sizeof(mean));
+		memcpy(o->v[i], momentum, sizeof(momentum));
 		o->samples[i] = 0;
 	}
 }
