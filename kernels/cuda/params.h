@@ -210,7 +210,6 @@ struct norm_back_args {
 	const float *sums; /* (2, c), finished: dbeta, dgamma, loss scale included */
 	struct act act;
 	uint32_t post, add, add_other, frozen;
-	uint32_t want_dx;
 };
 
 /* sums[k][c] = over chunks; dbeta, dgamma (+)= sums / loss scale where given */

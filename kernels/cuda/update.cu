@@ -8,14 +8,14 @@ int launch_update(cudaStream_t s, const struct update_args *a)
 	int rc = 0;
 
 	if (a->chunks) {
-		rc = LAUNCH(update_gather, a->chunks, 256, s, *a);
+		rc = LAUNCH(optimizer_gather, a->chunks, 256, s, *a);
 		if (!rc)
-			rc = LAUNCH(update_norms, a->tensors, 256, s, *a);
+			rc = LAUNCH(optimizer_norms, a->tensors, 256, s, *a);
 	}
 	if (!rc)
-		rc = LAUNCH(update_finish, 1, 256, s, *a);
+		rc = LAUNCH(optimizer_finish, 1, 256, s, *a);
 	if (!rc && a->chunks)
-		rc = LAUNCH(update_arena, a->chunks, 256, s, *a);
+		rc = LAUNCH(optimizer_arena, a->chunks, 256, s, *a);
 	return rc;
 }
 
@@ -24,11 +24,11 @@ int launch_penalty(cudaStream_t s, const struct update_args *a)
 	int rc = 0;
 
 	if (a->chunks) {
-		rc = LAUNCH(update_penalty, a->chunks, 256, s, *a);
+		rc = LAUNCH(optimizer_penalty, a->chunks, 256, s, *a);
 		if (!rc)
-			rc = LAUNCH(update_norms, a->tensors, 256, s, *a);
+			rc = LAUNCH(optimizer_norms, a->tensors, 256, s, *a);
 	}
 	if (!rc)
-		rc = LAUNCH(update_penalty_finish, 1, 256, s, *a);
+		rc = LAUNCH(optimizer_penalty_finish, 1, 256, s, *a);
 	return rc;
 }

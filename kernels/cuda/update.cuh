@@ -8,7 +8,7 @@
 #include "device.cuh"
 
 /* g += l1 sign(w) + 2 l2 w; partial = sum of g^2 */
-KERNEL_SYNC(update_gather, struct update_args)
+KERNEL_SYNC(optimizer_gather, struct update_args)
 {
 	const struct param_chunk c = a.chunk[blockIdx.x];
 	const struct param_tensor t = a.tensor[c.tensor];
@@ -33,7 +33,7 @@ KERNEL_SYNC(update_gather, struct update_args)
 }
 
 /* partial = l1 sum |w| + l2 sum w^2 */
-KERNEL_SYNC(update_penalty, struct update_args)
+KERNEL_SYNC(optimizer_penalty, struct update_args)
 {
 	const struct param_chunk c = a.chunk[blockIdx.x];
 	const struct param_tensor t = a.tensor[c.tensor];
@@ -51,7 +51,7 @@ KERNEL_SYNC(update_penalty, struct update_args)
 }
 
 /* A block per tensor. */
-KERNEL_SYNC(update_norms, struct update_args)
+KERNEL_SYNC(optimizer_norms, struct update_args)
 {
 	const struct param_tensor t = a.tensor[blockIdx.x];
 	double sum = 0;
@@ -73,7 +73,7 @@ DEVICE double all_norms(const struct update_args &a)
 }
 
 /* One block: penalty. */
-KERNEL_SYNC(update_penalty_finish, struct update_args)
+KERNEL_SYNC(optimizer_penalty_finish, struct update_args)
 {
 	double sum = all_norms(a);
 
@@ -83,7 +83,7 @@ KERNEL_SYNC(update_penalty_finish, struct update_args)
 
 /* One block: is the gradient finite, and every tensor's factor (update_clip of kernels/update.c).
  */
-KERNEL_SYNC(update_finish, struct update_args)
+KERNEL_SYNC(optimizer_finish, struct update_args)
 {
 	double global = all_norms(a);
 
@@ -192,7 +192,7 @@ DEVICE void update_element(const struct optimizer &o, struct element *e)
 	}
 }
 
-KERNEL(update_arena, struct update_args)
+KERNEL(optimizer_arena, struct update_args)
 {
 	const struct param_chunk c = a.chunk[blockIdx.x];
 	const struct param_tensor t = a.tensor[c.tensor];
