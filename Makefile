@@ -39,6 +39,7 @@ help:
 include kernels/module.mk
 include kernels/cuda/module.mk
 -include nccl_merge/module.mk
+-include nccl_merge/nccl/module.mk
 include userspace/module.mk
 include udf/module.mk
 include tests/module.mk

@@ -144,7 +144,8 @@ template <class T> DEVICE void dropout(const struct dropout_args &a)
 			for (uint32_t k = 0; k < 4 && 4 * q + k < a.count; k++) {
 				uint64_t at = (uint64_t)i * a.count + 4 * q + k;
 				float factor = uniform(word[k]) < a.rate ? 0.0f : keep;
-				float v = factor * get(((const T *)a.x)[at]);
+				/* a zero that was dropped has no sign */
+				float v = 0.0f + factor * get(((const T *)a.x)[at]);
 
 				store_add<1>((T *)a.y + at, &v, a.add);
 			}

@@ -215,6 +215,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
 	struct preference *f = (struct preference *)p;
 
+	if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+		return CUBLAS_STATUS_SUCCESS;
 	if (attr != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
 		fake_violation("%s: attribute %d is not simulated", __func__, (int)attr);
 		return CUBLAS_STATUS_INVALID_VALUE;

@@ -50,6 +50,8 @@ static inline uint16_t number_to_half(float f)
 
 	if (f != f)
 		return 0x7fff;
+	if (a == 0)
+		return sign;
 	if (a >= 65520)
 		return (uint16_t)(sign | 0x7c00);
 	frexpf(a, &exponent);
