@@ -72,9 +72,11 @@ check-kmod-build: $(KMOD)/guest/cnnring.ko $(KSFT:%=$(KMOD)/guest/t/%) $(KMOD_RI
 		$(KMOD)/guest/warn $(KMOD_TOP)/source/scripts/checkpatch.pl
 	tests/vm/checkpatch.sh $(KMOD_TOP)
 
+# the kernel that every check boots has everything: a SKIP is a failure there
 check-kmod-boot: check-kmod-build
 	tests/vm/boot.sh $(KMOD); code=$$?; \
 	tests/harness $(foreach t,$(KSFT) $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code
+	$(if $(KERNEL_SUITE),,! grep '# SKIP' $(KMOD)/run/.[a-z]*)
 
 # packages first, in a make of its own: sparse is looked for when the rules are read
 check-kmod: ## the module in booted kernels: kselftests, ring tests, PostgreSQL with ring = device
@@ -99,20 +101,34 @@ $(KMOD_SUITES:%=check-kmod-%): check-kmod-%:
 	$(MAKE) KERNEL_SUITE=$* check-kmod-database
 check-kmod-matrix: $(KMOD_SUITES:%=check-kmod-%) ## the module's tests on the kernels of other releases
 
+# bench-ring's second part: the device next to memfd. Called by bench-ring, which wrote the first lines.
+$(KMOD)/guest/bench: $(BUILD)/obj/tests/ring/bench.o $(LIBS_ring)
+	@mkdir -p $(@D)
+	$(CC) -static -pthread -o $@ $^
+.PHONY: bench-ring-device bench-ring-boot
+bench-ring-device:
+	tests/setup/packages.sh kmod
+	$(MAKE) bench-ring-boot
+bench-ring-boot: $(KMOD)/guest/cnnring.ko $(KMOD)/guest/bench $(KMOD)/guest/vmexit
+	VM_RUN=bench tests/vm/boot.sh $(KMOD) CNN_BENCH=1
+	sh $(KMOD)/run.bench/bench && cat $(KMOD)/run.bench/.jsonl >>$(BUILD)/bench/ring.jsonl
+
 # Kernels that look at themselves: see docs/kernel-module.md. Built once (a quarter of an hour each), then kept.
 KERNEL_BEDS ?= uml kasan kcsan
 FUZZ_SECONDS ?= 600
 PLANT_uml := lock_order,use_after_free,out_of_bounds
 PLANT_kasan := lock_order,use_after_free,out_of_bounds,shift,sleep,leak
 PLANT_kcsan := race,lock_order,sleep
-BED_uml := CNNRING_WITHOUT=dmabuf,numa,compat,dontfork
+BED_uml := CNNRING_WITHOUT=dmabuf,numa,compat,dontfork CNNRING_SLOWER=2
+BED_kasan := CNNRING_SLOWER=4
+BED_kcsan := CNNRING_SLOWER=4
 MEMORY_uml := 512
 MEMORY_kasan := 768
 MEMORY_kcsan := 768
 KMOD_BOOT = VM_LOG="loglevel=5 log_buf_len=4M" VM_MEMORY=$(MEMORY_$(KERNEL_BED)) tests/vm/boot.sh $(KMOD) CNN_BED=$(KERNEL_BED) $(BED_$(KERNEL_BED))
 .PHONY: check-kmod-bed check-kmod-san $(KERNEL_BEDS:%=check-kmod-%)
 check-kmod-bed: check-kmod-build $(KMOD)/guest/t/nth
-	VM_RUN=planted $(KMOD_BOOT) kasan_multi_shot CNN_PLANT=$(PLANT_$(KERNEL_BED)); code=$$?; \
+	VM_RUN=planted VM_SECONDS=3000 $(KMOD_BOOT) kasan_multi_shot CNN_PLANT=$(PLANT_$(KERNEL_BED)); code=$$?; \
 	tests/harness $(KMOD)/run.planted/planted && exit $$code
 	VM_SECONDS=$$(($(FUZZ_SECONDS) + 3000)) $(KMOD_BOOT) CNNRING_SECONDS=$(FUZZ_SECONDS) $(if $(FUZZ_SEED),CNNRING_SEED=$(FUZZ_SEED)); code=$$?; \
 	tests/harness $(foreach t,$(KSFT) nth $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code

@@ -235,9 +235,8 @@ struct merge_tcp_config {
 	bool no_mac;		/* frames without MAC (merge_mac = off) */
 	const char *congestion; /* TCP_CONGESTION, NULL: the system's */
 	enum merge_transport transport;
-	const char *ucx_tls;	     /* UCX_TLS, NULL: "rc,dc,ud,tcp,self", no shared memory */
-	const char *ucx_net_devices; /* UCX_NET_DEVICES, NULL: with tcp alone that of `listen`, else
-					all */
+	const char *ucx_tls;	     /* NULL: UCX_TLS, or "rc,dc,ud,tcp,self", no shared memory */
+	const char *ucx_net_devices; /* NULL: UCX_NET_DEVICES, or without RDMA that of `listen` */
 	uint32_t mesh_timeout_ms;    /* 0: 10 s */
 	uint32_t merge_timeout_ms;   /* without progress of a live peer; 0: 60 s */
 	uint32_t silence_ms;	     /* heartbeats missing; 0: 4 s */

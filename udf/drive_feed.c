@@ -51,12 +51,15 @@ static void check_feed(struct driver *driver, SPIPlanPtr plan)
 			 errhint("Drop it, and let nobody create functions in that schema.")));
 }
 
+/* node: whose rows these are, where there are several; a row's place says little without it. */
 static char *feed_text(const struct source *source, const struct columns *columns,
-		       const char *schema, const char *from, const char *row_id)
+		       const char *schema, const char *from, const char *row_id, const char *node)
 {
-	const char *id = columns->id ? column_expression(source, columns->id)
-			 : row_id    ? row_id
-				     : "NULL";
+	const char *id = columns->id	  ? column_expression(source, columns->id)
+			 : row_id && node ? psprintf("%s || ' ' || %s::pg_catalog.text",
+						     quote_literal_cstr(node), row_id)
+			 : row_id	  ? row_id
+					  : "NULL";
 
 	return psprintf("SELECT %s.gpu_cnn_feed($1, $2, %s, %s, %s, %s) FROM %s AS t", schema, id,
 			column_expression(source, columns->x),
@@ -106,7 +109,7 @@ static void start_nodes(struct driver *driver, enum row_set set, const struct so
 	for (i = 0; i < g->n; i++)
 		node_send(g, i,
 			  feed_text(source, columns, g->node[i].schema, source->there[i].from,
-				    source->there[i].row_id),
+				    source->there[i].row_id, g->node[i].name),
 			  &args);
 	nodes_flush(g, "feed");
 }
@@ -153,7 +156,8 @@ void driver_feed(struct driver *driver, enum row_set set, const struct source *s
 		start_nodes(driver, set, source, columns);
 	if (!driver->nodes || driver->nodes->here >= 0)
 		feed_here(driver, set,
-			  feed_text(source, columns, driver->schema, source->from, source->row_id),
+			  feed_text(source, columns, driver->schema, source->from, source->row_id,
+				    driver->nodes ? "this server" : NULL),
 			  fed);
 	if (driver->nodes)
 		finish_nodes(driver, fed);

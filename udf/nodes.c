@@ -11,16 +11,8 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
-#define NOTICES_MAX 100
 /* Once one node has answered, the others get so much longer, and ten times what it took. */
 #define STRAGGLER_MS 120000
-
-struct node_notice {
-	struct node_notice *next;
-	const char *node;
-	bool warning;
-	char text[1024];
-};
 
 static struct nodes *open_nodes;
 
@@ -47,18 +39,6 @@ static void disconnect(struct nodes *g, struct node *n)
 	n->counted = 0;
 }
 
-static void free_notices(struct nodes *g)
-{
-	struct node_notice *t;
-
-	while ((t = g->notice)) {
-		g->notice = t->next;
-		free(t);
-	}
-	g->last_notice = &g->notice;
-	g->n_notices = 0;
-}
-
 void nodes_close(struct nodes *g)
 {
 	struct nodes **p;
@@ -71,7 +51,7 @@ void nodes_close(struct nodes *g)
 		}
 	for (i = 0; i < g->n; i++)
 		disconnect(g, &g->node[i]);
-	free_notices(g);
+	node_free_notices(g);
 	if (g->epoll >= 0)
 		close(g->epoll);
 	if (g->counted)
@@ -155,6 +135,7 @@ struct nodes *nodes_enter(const struct driver *driver, int n)
 {
 	MemoryContext context = compat_context(TopMemoryContext, "gpu_cnn nodes");
 	struct nodes *g = MemoryContextAllocZero(context, sizeof(*g));
+	int i;
 
 	g->node = MemoryContextAllocZero(context, sizeof(*g->node) * (size_t)n);
 	g->n = n;
@@ -164,6 +145,8 @@ struct nodes *nodes_enter(const struct driver *driver, int n)
 	g->here = -1;
 	g->epoll = -1;
 	g->last_notice = &g->notice;
+	for (i = 0; i < n; i++)
+		g->node[i].group = g;
 	g->next = open_nodes;
 	open_nodes = g;
 	nodes_count_fd(compat_acquire_fd());
@@ -174,78 +157,7 @@ struct nodes *nodes_enter(const struct driver *driver, int n)
 	return g;
 }
 
-/* ---- notices ---- */
-
-/* Within libpq nothing may be raised: they are kept until the query is over. */
-void node_keep_notice(void *arg, const PGresult *result)
-{
-	struct node_notice *t;
-	struct nodes *g = open_nodes;
-	const struct node *n = arg;
-	const char *severity = PQresultErrorField(result, PG_DIAG_SEVERITY);
-	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-
-	while (g && !(n >= g->node && n < g->node + g->n))
-		g = g->next;
-	if (!g || !message || g->n_notices >= NOTICES_MAX)
-		return;
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return;
-	t->node = n->name;
-	t->warning = severity && !strcmp(severity, "WARNING");
-	snprintf(t->text, sizeof(t->text), "%s", message);
-	*g->last_notice = t;
-	g->last_notice = &t->next;
-	g->n_notices++;
-}
-
-static void show_notices(struct nodes *g)
-{
-	struct node_notice *t;
-
-	for (t = g->notice; t; t = t->next) {
-		char *text = pnstrdup(t->text, (size_t)pg_mbcliplen(t->text, (int)strlen(t->text),
-								    (int)sizeof(t->text) - 1));
-
-		ereport(t->warning ? WARNING : NOTICE,
-			(errmsg("%s", text), errcontext("node \"%s\"", t->node)));
-	}
-	free_notices(g);
-}
-
-/* ---- errors ---- */
-
-static char *field(const PGresult *result, int which)
-{
-	const char *s = PQresultErrorField(result, which);
-
-	return s ? pstrdup(s) : NULL;
-}
-
-void node_raise(const struct node *n)
-{
-	const char *state = n->result ? PQresultErrorField(n->result, PG_DIAG_SQLSTATE) : NULL;
-	int code = ERRCODE_CONNECTION_FAILURE;
-	char *message, *detail, *hint;
-
-	if (!n->result) {
-		ereport(ERROR,
-			(errcode(code), errmsg("lost the connection to node \"%s\"", n->name),
-			 *n->why ? errdetail_internal("%s", pstrdup(n->why)) : 0));
-		pg_unreachable();
-	}
-	if (state && strlen(state) == 5)
-		code = MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]);
-	message = field(n->result, PG_DIAG_MESSAGE_PRIMARY);
-	detail = field(n->result, PG_DIAG_MESSAGE_DETAIL);
-	hint = field(n->result, PG_DIAG_MESSAGE_HINT);
-	if (!message)
-		message = pstrdup(PQresultErrorMessage(n->result));
-	ereport(ERROR, (errcode(code), errmsg("%s", message), detail ? errdetail("%s", detail) : 0,
-			hint ? errhint("%s", hint) : 0, errcontext("node \"%s\"", n->name)));
-	pg_unreachable();
-}
+/* ---- what became of a query ---- */
 
 /* The last line, say, of libpq's words, without its newline. */
 static void set_why(struct node *n, const char *text)
@@ -398,6 +310,8 @@ void node_send(struct nodes *g, int i, const char *text, const struct args *args
 		return;
 	}
 	n->state = NODE_BUSY;
+	if (!g->since)
+		g->since = wait_now();
 	if (g->streams)
 		PQsetSingleRowMode(n->conn);
 	step(g, n);
@@ -452,7 +366,7 @@ static void check_stragglers(struct nodes *g, int64 start, int64 first, const ch
 
 void nodes_await(struct nodes *g, const char *name, struct daemon *daemon)
 {
-	int64 start = wait_now(), first = 0;
+	int64 start = g->since, first = 0;
 	int all = count_busy(g);
 
 	while (step_all(g)) {
@@ -509,5 +423,6 @@ void nodes_done(struct nodes *g)
 		g->node[i].result = NULL;
 	}
 	g->may_lose = g->streams = false;
-	show_notices(g);
+	g->since = 0;
+	node_show_notices(g);
 }

@@ -16,7 +16,10 @@
 
 enum node_state { NODE_IDLE = 0, NODE_BUSY };
 
+struct nodes;
+
 struct node {
+	struct nodes *group;
 	char *name; /* of the server; "this server" */
 	bool here;  /* through SPI, without a connection */
 	bool lost;  /* its connection broke: not asked any more */
@@ -44,6 +47,7 @@ struct nodes {
 	int epoll;
 	bool counted;
 	bool may_lose; /* a node that breaks during this query is no error */
+	int64 since;   /* when the queries in work were sent */
 	bool streams;  /* rows are taken one by one: nodes_next */
 	struct node_notice *notice, **last_notice;
 	int n_notices;
@@ -79,7 +83,6 @@ void nodes_count_fd(bool got);
 /* Which events of a node's socket wake the wait on all of them. */
 void node_watch(struct nodes *nodes, struct node *node, bool read, bool write);
 void node_unwatch(struct nodes *nodes, struct node *node);
-void node_keep_notice(void *node, const PGresult *result); /* libpq's notice receiver */
 void nodes_close(struct nodes *nodes);
 /* The nodes of a job that this session drives; NULL: none. */
 struct nodes *nodes_find(const struct job *job);
@@ -93,10 +96,17 @@ void nodes_await(struct nodes *nodes, const char *name, struct daemon *watch);
 /* With streams: the next row of whichever node has one, for the caller to free; false: all are
  * over. */
 bool nodes_next(struct nodes *nodes, const char *name, int *node, PGresult **row);
-/* Raises what a node reported as an error of its own. */
-void node_raise(const struct node *node) pg_attribute_noreturn();
 /* Drops results and raises the notices that came. */
 void nodes_done(struct nodes *nodes);
+
+/* ---- node_error.c ---- */
+
+/* Raises what a node reported as an error of its own. */
+void node_raise(const struct node *node) pg_attribute_noreturn();
+/* libpq's notice receiver: within libpq nothing may be raised, so notices are kept. */
+void node_keep_notice(void *node, const PGresult *result);
+void node_show_notices(struct nodes *nodes);
+void node_free_notices(struct nodes *nodes);
 
 /* ---- node_values.c ---- */
 

@@ -186,6 +186,8 @@ static char *fetch_architecture(struct training *t)
 	return cstring_of(ctl_str(s.data, (size_t)s.len));
 }
 
+#define DEFAULT_MERGE "average" /* userspace/train's; tests/sql/nodes compares */
+
 /* What an argument's default came out as; whether the same call would give the same weights. */
 static char *effective(const struct training *t)
 {
@@ -201,6 +203,12 @@ static char *effective(const struct training *t)
 	appendStringInfo(&s, ", \"steps_per_epoch\": " UINT64_FORMAT ", \"learning_rate\": ",
 			 t->apply.steps);
 	json_number(&s, t->learning_rate);
+	if (t->driver.n_hosts > 1) {
+		const char *merge = arguments_text(&t->args, "merge");
+
+		appendStringInfoString(&s, ", \"merge\": ");
+		json_text(&s, merge ? merge : DEFAULT_MERGE);
+	}
 	if (measured)
 		appendStringInfo(&s, ", \"merge_every\": %u", t->merge_every);
 	else if (every && t->driver.n_hosts > 1) {

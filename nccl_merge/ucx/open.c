@@ -4,6 +4,7 @@
  * was on its way to the old one cannot reach the next.
  */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -47,13 +48,24 @@ static void interface_of(const char *listen, char *out, size_t size)
 	freeifaddrs(all);
 }
 
+/* Nothing else can be used: it was not named, or this host has no such device. */
 static bool only_tcp(const char *tls)
 {
-	return tls && (!strcmp(tls, "tcp") || !strcmp(tls, "tcp,self"));
+	DIR *devices;
+	int n = 0;
+
+	if (!strcmp(tls, "tcp") || !strcmp(tls, "tcp,self"))
+		return true;
+	devices = opendir("/sys/class/infiniband");
+	while (devices && n < 3 && readdir(devices))
+		n++;
+	if (devices)
+		closedir(devices);
+	return n < 3; /* itself and its parent */
 }
 
-static int configure(struct ucx *u, const char *tls, const char *devices, const char *listen,
-		     struct merge_error *error)
+static int configure(struct ucx *u, const char *tls, bool tcp, const char *devices,
+		     const char *listen, struct merge_error *error)
 {
 	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
 			       .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP};
@@ -63,19 +75,18 @@ static int configure(struct ucx *u, const char *tls, const char *devices, const 
 
 	if (status != UCS_OK)
 		return failed(u, "configuration", status, error);
-	if (!devices && only_tcp(tls)) {
+	if (!devices && tcp) {
 		interface_of(listen, interface, sizeof(interface));
 		devices = interface[0] ? interface : NULL;
 	}
-	/* shared memory would tie hosts together that are containers of one machine */
-	status = u->lib.ucp_config_modify(config, "TLS", tls ? tls : "rc,dc,ud,tcp,self");
+	status = u->lib.ucp_config_modify(config, "TLS", tls);
 	/*
 	 * UCX 1.13 ends the process by an assertion when a peer dies within a transfer without
 	 * copies over its TCP transport. Copied ones end as they should.
 	 */
-	if (status == UCS_OK && only_tcp(tls))
+	if (status == UCS_OK && tcp)
 		status = u->lib.ucp_config_modify(config, "RNDV_THRESH", "inf");
-	if (status == UCS_OK && only_tcp(tls))
+	if (status == UCS_OK && tcp)
 		status = u->lib.ucp_config_modify(config, "ZCOPY_THRESH", "inf");
 	if (status == UCS_OK && devices)
 		status = u->lib.ucp_config_modify(config, "NET_DEVICES", devices);
@@ -90,13 +101,22 @@ int ucx_open(const char *tls, const char *devices, const char *listen, struct uc
 	     struct merge_error *error)
 {
 	struct ucx *u = calloc(1, sizeof(*u));
+	bool tcp;
 	int rc;
 
 	if (!u)
 		return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory for UCX");
-	rc = ucx_load(&u->lib, !only_tcp(tls), error);
+	if (!tls)
+		tls = getenv("UCX_TLS");
+	if (!devices)
+		devices = getenv("UCX_NET_DEVICES");
+	/* no shared memory: it would tie hosts together that are containers of one machine */
+	if (!tls)
+		tls = "rc,dc,ud,tcp,self";
+	tcp = only_tcp(tls);
+	rc = ucx_load(&u->lib, !tcp, error);
 	if (!rc)
-		rc = configure(u, tls, devices, listen, error);
+		rc = configure(u, tls, tcp, devices, listen, error);
 	if (rc) {
 		free(u);
 		return rc;

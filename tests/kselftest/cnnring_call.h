@@ -3,6 +3,7 @@
  * cnnring_call.h: the module's calls, and what its tests look at. They talk to the kernel alone,
  * not through the ring client. Run in a virtual machine of their own (tests/vm/), as root.
  *   CNNRING_WITHOUT=dmabuf,numa  what the kernel of this test bed has not got
+ *   CNNRING_SLOWER=n             long loops take an n-th of their turns
  */
 #ifndef CNNRING_CALL_H
 #define CNNRING_CALL_H
@@ -106,6 +107,13 @@ static inline int may_lack(const char *what)
 	if (!strcmp(what, "dmabuf") && !uname(&u) && atoi(u.release) < 6)
 		return 1;
 	return without && strstr(without, what);
+}
+
+static inline int turns(int n)
+{
+	const char *slower = getenv("CNNRING_SLOWER");
+
+	return slower && atoi(slower) > 1 ? n / atoi(slower) : n;
 }
 
 /* events, 0 after the time */

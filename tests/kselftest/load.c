@@ -7,7 +7,7 @@
 TEST(cycles)
 {
 	ASSERT_TRUE(all_free());
-	for (int i = 0; i < 2000; i++) {
+	for (int i = 0; i < turns(2000); i++) {
 		int consumer = device(), producer;
 		volatile char *p;
 
@@ -31,7 +31,7 @@ TEST(cycles)
 /* Twice the machine's memory, one after the other: what the counters call free must be free. */
 TEST(pages_come_back)
 {
-	for (int i = 0; i < 256; i++) {
+	for (int i = 0; i < turns(256); i++) {
 		struct cnnring_create c = create_arg(4 << 20);
 		int fd = device(), peer;
 		volatile char *p;
@@ -57,7 +57,7 @@ TEST(kills)
 {
 	unsigned int seed = 1;
 
-	for (int i = 0; i < 150; i++) {
+	for (int i = 0; i < turns(150); i++) {
 		pid_t pid = fork();
 
 		if (!pid) {
@@ -86,7 +86,7 @@ TEST(kills)
  */
 TEST(create_attach_kill)
 {
-	for (int i = 0; i < 2000; i++) {
+	for (int i = 0; i < turns(2000); i++) {
 		int consumer = device(), producer, pair[2];
 		pid_t pid;
 

@@ -10,7 +10,7 @@
 #include <sys/select.h>
 #include <sys/time.h>
 
-#define SOON 2000 /* ms; an emulated machine on a busy host */
+#define SOON 20000 /* ms; an emulated machine on a busy host */
 
 /* ---- every call that can wait; each returns > 0 ready, 0 after the time, -errno ---- */
 
@@ -121,10 +121,11 @@ static void on_alarm(int number)
 	alarms++;
 }
 
-static void alarm_in(int ms, int flags)
+/* Again and again, for the first may come before the sleep. 0: no more. */
+static void alarm_every(int ms, int flags)
 {
 	struct sigaction a = {.sa_handler = on_alarm, .sa_flags = flags};
-	struct itimerval t = {.it_value = {.tv_usec = ms * 1000}};
+	struct itimerval t = {{.tv_usec = ms * 1000}, {.tv_usec = ms * 1000}};
 
 	sigaction(SIGALRM, &a, NULL);
 	setitimer(ITIMER_REAL, &t, NULL);
@@ -138,10 +139,11 @@ TEST_F(ring, signal_ends_every_sleep)
 		int fd = fds[i & 1], n = i / 4;
 
 		alarms = 0;
-		alarm_in(30, i & 2 ? SA_RESTART : 0);
+		alarm_every(30, i & 2 ? SA_RESTART : 0);
 		EXPECT_EQ(sleeps[n].wait(fd, 10000), -EINTR)
 		TH_LOG("%s", sleeps[n].name);
-		EXPECT_EQ(alarms, 1);
+		EXPECT_GE(alarms, 1);
+		alarm_every(0, 0);
 		/* nothing was lost or made up */
 		EXPECT_EQ(sleeps[n].wait(fd, 0), 0);
 		EXPECT_EQ(wake(fds[!(i & 1)]), 0);
@@ -251,7 +253,7 @@ TEST(every_end_wakes_every_sleep)
 	}
 	TH_LOG("60 ms after the fork the other side ended; seen after %lld ms at most",
 	       (long long)longest);
-	EXPECT_LT(longest, 1500);
+	EXPECT_LT(longest, SOON / 2);
 }
 
 /* Stopped and continued, a sleeper sleeps on, and finds what happened meanwhile. */

@@ -3,8 +3,11 @@
 -- to each node, and functions to compare models.
 SET client_min_messages = warning;
 
+-- the class is the brighter half again, under noise that no two rows have in common
 CREATE TABLE all_rows AS
-	SELECT i AS id, image(i * 3, i % 2 = 0) AS image, CASE WHEN i % 2 = 0 THEN 'top' ELSE 'bottom' END AS label
+	SELECT i AS id, (SELECT decode(string_agg(lpad(to_hex((get_byte(decode(md5(i || ' ' || p), 'hex'), 0) * 150) / 255
+			+ CASE WHEN (p < 8) = (i % 2 = 0) THEN 100 ELSE 0 END), 2, '0'), '' ORDER BY p), 'hex')
+		FROM generate_series(0, 15) p) AS image, CASE WHEN i % 2 = 0 THEN 'top' ELSE 'bottom' END AS label
 	FROM generate_series(1, 240) i;
 
 -- 4-byte floats of a model's weights

@@ -190,7 +190,7 @@ static void decide(struct lead *lead)
 		return;
 	lost = lost_before(lead, now);
 	if (lost) {
-		snprintf(all, sizeof(all), "lost the host at %s before the training began: %.160s",
+		snprintf(all, sizeof(all), "lost the host at %s before the job ran: %.160s",
 			 lost->address, lost->gone ? lost->why : "no sign of life");
 		lead_end(lead, ERR_LOST, all);
 		return;
@@ -202,7 +202,7 @@ static void decide(struct lead *lead)
 	reason_of(lead, blamed, text);
 	if (r == VOTE_END) {
 		if (lead->vote.need > lead->min_hosts)
-			snprintf(all, sizeof(all), "%.240s, before the training began", text);
+			snprintf(all, sizeof(all), "%.240s, before the job ran", text);
 		else
 			snprintf(all, sizeof(all),
 				 "%.220s; %u of %u hosts are left, min_hosts is %u", text, left,

@@ -249,6 +249,7 @@ struct train {
 	 * scratch for parts; held says what they mirror. */
 	float *param, *stat, *slot;
 	uint64_t good_t;
+	char kept[80]; /* what the good state is, for the user */
 	bool held_weights, held_optimizer;
 	/*
 	 * Several: after a run, the model as it would be if all merged now. model_param is

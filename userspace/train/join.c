@@ -24,11 +24,32 @@ struct facts {
 
 /* ---- what must be equal ---- */
 
+static uint64_t hash_merge(const struct train_config *c, uint64_t h)
+{
+	struct merge_config m = {0};
+	double merge[11];
+
+	/* one that these hosts refuse is refused by all of them */
+	if (train_config_merge(c, MERGE_HOSTS_MAX, 1, &m, NULL))
+		return h;
+	merge[0] = m.kind;
+	merge[1] = m.eta;
+	merge[2] = m.mu;
+	merge[3] = m.nesterov;
+	merge[4] = m.b;
+	merge[5] = m.trim;
+	merge[6] = m.momentum;
+	merge[7] = m.wire;
+	merge[8] = m.unit;
+	merge[9] = (double)m.every;
+	merge[10] = isnan(c->merge_warmup) ? -1 : c->merge_warmup;
+	return XXH3_64bits_withSeed(merge, sizeof(merge), h);
+}
+
 /* Numbers only, so that no padding is hashed. */
 static uint64_t hash_config(const struct train_config *c)
 {
 	const struct backend_optimizer_config *o = &c->optimizer;
-	struct merge_config m = {0};
 	const double fact[] = {
 		c->epochs,
 		c->accumulate,
@@ -77,8 +98,6 @@ static uint64_t hash_config(const struct train_config *c)
 		c->average_start,
 	};
 	uint64_t h = XXH3_64bits(fact, sizeof(fact));
-	double merge[11];
-
 	h = XXH3_64bits_withSeed(c->plateau_monitor, strlen(c->plateau_monitor), h);
 	h = XXH3_64bits_withSeed(c->early_monitor, strlen(c->early_monitor), h);
 	for (uint32_t i = 0; i < c->n_metrics; i++) {
@@ -86,21 +105,7 @@ static uint64_t hash_config(const struct train_config *c)
 
 		h = XXH3_64bits_withSeed(metric, sizeof(metric), h);
 	}
-	/* one that these hosts refuse is refused by all of them */
-	if (train_config_merge(c, MERGE_HOSTS_MAX, 1, &m, NULL))
-		return h;
-	merge[0] = m.kind;
-	merge[1] = m.eta;
-	merge[2] = m.mu;
-	merge[3] = m.nesterov;
-	merge[4] = m.b;
-	merge[5] = m.trim;
-	merge[6] = m.momentum;
-	merge[7] = m.wire;
-	merge[8] = m.unit;
-	merge[9] = (double)m.every;
-	merge[10] = isnan(c->merge_warmup) ? -1 : c->merge_warmup;
-	return XXH3_64bits_withSeed(merge, sizeof(merge), h);
+	return hash_merge(c, h);
 }
 
 static uint64_t hash_agreed(const struct agree_block *a)

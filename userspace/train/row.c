@@ -70,7 +70,7 @@ void train_row_bad(struct run *r, struct ctl_run_row *row)
 	snprintf(t->note, sizeof(t->note),
 		 "%s is %s %s%s, learning rate %g; the weights are %s. A lower learning_rate, "
 		 "clipnorm or a look at extreme values in the rows may help.",
-		 what, value, host, where, r->lr, r->kept);
+		 what, value, host, where, r->lr, t->kept);
 	row->note = ctl_str(t->note, strlen(t->note));
 	row->flags |= CTL_ROW_NAN;
 	if (t->plan.restore && t->plan.early.on && t->has_best)

@@ -29,7 +29,6 @@ struct run {
 	bool bad_everywhere; /* all hosts know of bad */
 	struct run_bad bad;
 	double compute; /* seconds in steps, without calls between hosts */
-	char kept[80];	/* what the last good weights are */
 };
 
 struct update {

@@ -4,8 +4,8 @@
  * step with a merge of weights after it, as merge_schedule says. A host without rows does nothing
  * in a local step, not even decay, and applies the sum like all others in a synchronous one.
  *
- * NaN and Inf: who finds them computes no further, and says so with the next call between the
- * hosts; then all go back to the last state that they had in common.
+ * NaN and Inf, and a stop: who finds NaN computes no further. Both are told with the next call
+ * between the hosts; then all stop at that place, after NaN with the last state in common.
  */
 #include "run.h"
 
@@ -27,12 +27,12 @@ int train_keep_good(struct run *r, uint64_t done, struct err *err)
 	t->good_t = t->t;
 	train_average_keep(t);
 	if (done && done < t->steps)
-		snprintf(r->kept, sizeof(r->kept), "those after step %" PRIu64 " of epoch %u", done,
+		snprintf(t->kept, sizeof(t->kept), "those after step %" PRIu64 " of epoch %u", done,
 			 r->epoch + 1);
 	else if (epochs)
-		snprintf(r->kept, sizeof(r->kept), "those after epoch %u", epochs);
+		snprintf(t->kept, sizeof(t->kept), "those after epoch %u", epochs);
 	else
-		snprintf(r->kept, sizeof(r->kept), "the initial ones");
+		snprintf(t->kept, sizeof(t->kept), "the initial ones");
 	return train_read_net(t, t->param, t->stat, t->slot, err);
 }
 

@@ -2,6 +2,7 @@
 """case_database.py: statements, sessions and servers that end while a training runs."""
 import os
 import signal
+import time
 
 import fault
 from fault import Fault
@@ -37,6 +38,26 @@ def timeout(lab):
     lab.tap.ok(not bad, "20 of them, each on time", *bad)
     lab.clean()
     lab.next_works()
+    lab.tap.prefix = ""
+
+
+def locked(lab):
+    """A node whose feed waits for a lock on the table: a cancel ends it there, too."""
+    lab.tap.prefix = "a table that is locked on a node: "
+    locker = lab.begin("BEGIN; LOCK TABLE rows; SELECT pg_sleep(60)", role="postgres", at=1)
+    until(lambda: lab.hosts[1].sql("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock'") != "0", 5)
+    s = lab.begin(train("waits", epochs=1))
+    lab.tap.ok(until(lambda: len(lab.hosts[1].backends()) > 1, 10), "a node waits")
+    lab.hosts[0].sql(f"SELECT pg_cancel_backend({s.backend()})")
+    begun = time.monotonic()
+    s.finish(10)
+    lab.tap.ok("canceling" in s.error() and time.monotonic() - begun < 1.5,
+               f"a cancel ends it ({time.monotonic() - begun:.1f} s)", s.text())
+    lab.tap.ok(until(lambda: len(lab.hosts[1].backends()) == 1, 2), "the node's session is gone",
+               lab.hosts[1].backends())
+    lab.hosts[1].sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE mode = 'AccessExclusiveLock'")
+    locker.finish(5)
+    lab.clean()
     lab.tap.prefix = ""
 
 
@@ -101,4 +122,4 @@ def _forget_restarts(lab):
             log.truncate(0)
 
 
-CASES = [cancel, timeout, psql_killed, backend_terminated, backend_killed, node_backend, postmaster]
+CASES = [cancel, timeout, locked, psql_killed, backend_terminated, backend_killed, node_backend, postmaster]

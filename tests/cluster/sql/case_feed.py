@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """case_feed.py: before the first step: admission, rows that come slowly, rows that move."""
 import os
+import re
 import signal
 import threading
 import time
@@ -148,4 +149,42 @@ def reshuffle_killed(lab):
     lab.tap.prefix = ""
 
 
-CASES = [slow_feed, reshuffle, reshuffle_killed, admission]
+def in_feed(lab):
+    """Faults while rows come, a few each second, to a training and to a prediction."""
+    tap = lab.tap
+    lab.run(train("fed", epochs=2))
+    slowly = "SELECT id, image, label FROM rows WHERE lab.slowly(id) >= 0"
+    training = train("in_feed", slowly, dependent="'label'", independent="'image'", min_hosts=2)
+    prediction = f"SELECT * FROM gpu_cnn_predict('fed', '{slowly}', 'never', 'image', 'id')"
+
+    # a daemon learns the names of the others later on
+    at2 = f"node2|{lab.net.address(2)}"
+
+    def terminate(s):
+        lab.hosts[1].sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gpu_cnn'")
+
+    for what, text in (("a training", training), ("a prediction", prediction)):
+        for name, inflict, said, limit in (
+                ("kill -9 of a cnnd", lambda s: lab.hosts[2].cnnd.kill(), at2, fault.NAMED),
+                ("a link that drops all", lambda s: lab.net.silence(2, True), at2, fault.SILENT),
+                ("a node's session ended", terminate, "node1", fault.NAMED),
+                ("psql killed -9", lambda s: s.psql.kill(), "", 2),
+                ("a cancel", lambda s: lab.hosts[0].sql(f"SELECT pg_cancel_backend({s.backend()})"), "canceling", 1.5)):
+            tap.prefix = f"{name} in the feed of {what}: "
+            s = lab.begin(text)
+            flows = until(lambda: all(j and j[0]["rows"] for j in (h.jobs() for h in lab.hosts)), 15, .05)
+            tap.ok(flows, "rows come on all hosts", s.text())
+            begun = time.monotonic()
+            inflict(s)
+            ended = s.finish(limit + 10)
+            took = time.monotonic() - begun
+            tap.ok(ended and took < limit and re.search(said, s.text()), f"it ends within {limit:g} s ({took:.1f} s): "
+                   f"'{s.error()[:120]}'", s.text())
+            lab.repair()
+            lab.clean(4 + fault.REJOIN + 4 if "link" in name else 3)
+        lab.never_restarted()
+        lab.next_works()
+    tap.prefix = ""
+
+
+CASES = [slow_feed, in_feed, reshuffle, reshuffle_killed, admission]

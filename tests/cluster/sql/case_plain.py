@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """case_plain.py: runs without faults: hosts that end equal, stopping, slow hosts and links."""
 import fault
+import proc
 from fault import Fault
+from host import until
 from lab import train
 
 
@@ -41,6 +43,39 @@ def again(lab):
     lab.tap.prefix = ""
 
 
+def session(lab):
+    """Many jobs in one session, some of which fail on a node: no connection, no descriptor stays."""
+    tap = lab.tap
+    tap.prefix = "one session: "
+    once = train("many", epochs=1)
+    # fails on the host that has row 4
+    fails = """DO $$ BEGIN PERFORM * FROM gpu_cnn_train('SELECT image, label FROM rows WHERE 1 / (id - 4) < 9', 'fails',
+        architecture := lab.net(), dependent := 'label', independent := 'image');
+        EXCEPTION WHEN division_by_zero THEN RAISE NOTICE 'caught'; END $$"""
+    first, second = "SELECT pg_sleep(1.5)", "SELECT pg_sleep(1.6)"
+    s = lab.begin([once, fails, once, first, *[once, fails] * 5, once, second])
+
+    h = lab.hosts[0]
+
+    def idle(text):
+        """Descriptors of the backend, and sessions on nodes, while it sleeps."""
+        asleep = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{s.app}' AND query = '{text}'"
+        if not until(lambda: h.sql(asleep) == "1", 30):
+            return None
+        gone = until(lambda: not any(n.backends() for n in lab.hosts[1:]), 1)
+        # without the server's own files
+        held = sorted(t.split(":")[0] for t in proc.fds(s.backend()).values() if not t.startswith((h.dir, "/dev")))
+        return held, bool(gone)
+
+    before, after = idle(first), idle(second)
+    tap.ok(s.finish(10) and s.text().count("caught") == 6 and s.text().count('{"model"') == 8, "jobs and errors", s.text())
+    tap.ok(before and after and before[1] and after[1], "no session is left on a node between jobs", before, after)
+    tap.ok(before and after and before[0] == after[0], "the backend holds no more descriptors", before, after)
+    lab.clean()
+    lab.never_restarted()
+    tap.prefix = ""
+
+
 def slow(lab):
     """One host behind a slow link: all wait for it, nobody is lost."""
     with Fault(lab, "slow link", fault.MERGE) as f:
@@ -53,4 +88,4 @@ def slow(lab):
         f.afterwards()
 
 
-CASES = [healthy, again, slow]
+CASES = [healthy, again, session, slow]

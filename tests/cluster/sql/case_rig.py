@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 
-from proxy import Proxy, dial, flip, socket_in
+from proxy import Flip, Proxy, dial, socket_in
 
 PORT = 7999
 
@@ -80,7 +80,7 @@ def network(lab):
     took = time.monotonic() - start
     tap.ok(.25 < took < 3, f"200 kB and back at 4 Mbit/s take {took:.2f} s")
     lab.net.rate(1, None)
-    proxy = Proxy(lab.net, 2, 1, (PORT, PORT), flip(lambda c: True, 3))
+    proxy = Proxy(lab.net, 2, 1, (PORT, PORT), Flip(lambda c: True, 3))
     try:
         with dial(lab.net.address(1), PORT, "host2") as s:
             s.sendall(b"hello")

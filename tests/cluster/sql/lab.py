@@ -16,6 +16,7 @@ from host import LAB, PASSWORD, Host, as_user, give, pg_config, until
 from tap import bail
 
 ROWS = 1200
+GROWTH = int(os.environ.get("LAB_GROWTH") or 16384)  # kB that a daemon may grow; more with sanitizers
 HERE = os.path.dirname(os.path.abspath(__file__))
 COMMON = f"""
 extension_destdir = '{LAB}/stage'
@@ -61,14 +62,16 @@ def make_template(path):
 
 
 class Statement:
-    """A statement in the background, by a psql of its own."""
+    """A statement, or several one after the other, in the background, by a psql of its own."""
 
     def __init__(self, lab, text, app, role="trainer", at=0):
+        texts = [text] if isinstance(text, str) else text
         self.lab, self.app, self.host = lab, app, lab.hosts[at]
         self.out = open(f"{LAB}/out.{app}", "w+")
         self.start = time.monotonic()
-        self.psql = subprocess.Popen(self.host.psql("-c", text, role=role, app=app), stdin=subprocess.DEVNULL,
-                                     stdout=self.out, stderr=self.out, start_new_session=True)
+        self.psql = subprocess.Popen(self.host.psql(*(w for t in texts for w in ("-c", t)), role=role, app=app),
+                                     stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.out,
+                                     start_new_session=True)
         self.seconds = None
 
     def running(self):
@@ -209,20 +212,19 @@ class Lab:
 
     def remember(self):
         """The present, quiet state is what later cases must come back to."""
-        self.living = self._titles()
         for h in self.hosts:
             h.baseline = h.counts()
             h.memory = proc.anonymous_kb(h.cnnd.pid)
             h.postmaster = h.pg.pid
 
-    def _titles(self):
-        """Titles of all processes, without what changes from run to run."""
-        found = [re.sub(r"\d+|\(.*?\)", "", t) for p, t in proc.living().items() if p != os.getpid()]
-        return sorted(t for t in found if not re.match(r"(ps|env|psql|nsenter|postgres: parallel)", t))
+    @staticmethod
+    def strays():
+        """Processes whose parent is gone: process 1 has taken them over."""
+        return [f"process {p}: {proc.title(p)}" for p in proc.children(1) if p != os.getpid()]
 
     def left_over(self, hosts=None):
         """Differences to the remembered state, as text."""
-        found = []
+        found = self.strays()
         for h in self.hosts:
             if hosts is not None and h.i not in hosts:
                 continue
@@ -232,7 +234,7 @@ class Lab:
             now = h.counts()
             found += [f"{h.name}: {now[k]} {k}, at most {v} before" for k, v in h.baseline.items() if now[k] > v]
             grown = proc.anonymous_kb(h.cnnd.pid) - h.memory
-            if grown > 16 * 1024:
+            if grown > GROWTH:
                 found.append(f"{h.name}: cnnd has grown by {grown} kB")
         return found
 

@@ -47,7 +47,6 @@ class Connection:
         self.a, self.b, self.port = a, b, port
         self.passed = [0, 0]  # bytes from dialer to acceptor, and back
         self.kept = [b"", b""]
-        self.flipped = False
 
     def close(self):
         for s in (self.a, self.b):
@@ -144,18 +143,20 @@ class Proxy:
         ip("netns", "del", "proxy")
 
 
-def flip(kinds, first, times=1):
-    """tamper: one byte of each of the first `times` connections for which kinds(connection) holds, the
-    first that comes after byte `first`."""
-    done = []
+class Flip:
+    """tamper: flips one byte of each of the first `times` connections for which of(connection) holds:
+    byte `at`, or, once it is armed, any."""
 
-    def tamper(c, data, at):
-        if not kinds(c) or c.flipped or len(done) >= times or at + len(data) <= first:
+    def __init__(self, of, at=None, times=1):
+        self.of, self.at, self.times = of, at, times
+        self.armed = at is not None
+        self.done = []
+
+    def __call__(self, c, data, at):
+        first = self.at or 0
+        if not self.armed or len(self.done) >= self.times or at + len(data) <= first or not self.of(c) or \
+                c in self.done:
             return data
-        where = max(0, first - at)
-        c.flipped = True
-        done.append(c)
+        self.done.append(c)
+        where = max(0, first - at) if self.at is not None else len(data) // 2
         return data[:where] + bytes([data[where] ^ 0x20]) + data[where + 1:]
-
-    tamper.done = done
-    return tamper

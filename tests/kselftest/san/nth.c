@@ -116,13 +116,13 @@ static int do_pin(struct stand *s)
 
 static int do_mmap(struct stand *s)
 {
-	void *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+	void *p = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
 		       s->producer, 3 * PAGE);
-	int rc = p == MAP_FAILED ? -errno : 0;
 
-	if (!rc)
-		munmap(p, 4 * PAGE);
-	return rc;
+	if (p == MAP_FAILED)
+		return -errno;
+	s->map = p; /* unmapping is not what is tried here, and can fail too */
+	return 0;
 }
 
 static int do_access(struct stand *s)
@@ -211,7 +211,7 @@ static const struct {
 	{"import", do_import, DMABUF},
 	{"pin", do_pin, MAPPED},
 	{"mmap", do_mmap, 0},
-	{"access", do_access, MAPPED},
+	{"access", do_access, MAPPED | MAY_BE_0}, /* its page tables may be there */
 	{"poll", do_poll, 0},
 	{"epoll", do_epoll, 0},
 	{"debugfs", do_stats, 0},
@@ -278,8 +278,11 @@ static void unmake(struct stand *s, unsigned int what, int rc)
 {
 	const int fds[] = {s->consumer, s->producer, s->ready, s->driver, s->dma};
 
-	if (what & MODULE && rc)
-		do_load(s);
+	if (what & MODULE) { /* also after a load that did without its files in debugfs */
+		syscall(SYS_delete_module, "cnnring", O_NONBLOCK);
+		if (do_load(s))
+			BAIL("the module does not load: %m");
+	}
 	if (what & FD && rc >= 0)
 		close(rc);
 	if (s->map)

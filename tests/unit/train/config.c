@@ -133,6 +133,7 @@ static void merges(void)
 	uint32_t n = 0;
 	char spec[96];
 
+	train_config_free(&c);
 	for (; (name = merge_preset_name(n)); n++) {
 		snprintf(spec, sizeof(spec), "{\"merge\": \"%s\"}", name);
 		if (train_config_parse(spec, strlen(spec), &c, &err) ||

@@ -102,7 +102,14 @@ static void beginnings(void)
 		BAIL("%s", err.message);
 	group_nets(&g);
 	g.names = names;
+	/* as after an exchange of rows */
+	for (uint32_t i = 0; i < HOSTS; i++) {
+		g.rig[i].agreed.batch_size = 60;
+		g.rig[i].agreed.steps = 7;
+	}
 	group_do(&g, group_create_one);
+	ok(!g.rc[0] && g.rig[0].train->steps == 2 && g.rig[1].train->steps == 2,
+	   "steps of an epoch follow from the rows that the hosts have, not from those agreed on");
 	weights = rig_get(&g.rig[0], CTL_WEIGHTS, &bytes);
 	((float *)weights)[2] += 1;
 	is(rig_put(&g.rig[2], CTL_WEIGHTS, weights, bytes, &err), 0, "weights for one host only");
@@ -363,6 +370,42 @@ static void not_a_number(const char *spec, uint64_t every)
 	group_end(&g);
 }
 
+/* Merges at steps 7 and 14, ten steps an epoch: NaN in the second epoch goes back into the first.
+ */
+static void back_over_an_epoch(void)
+{
+	struct keeper k[HOSTS] = {{0}};
+	struct group g;
+	uint64_t bytes;
+	uint8_t *now;
+	float bad = NAN;
+
+	group_start(&g, HOSTS, SPEC("\"merge\": \"local_sgd\", \"merge_every\": 7"), norm, rows,
+		    rows);
+	for (uint32_t i = 0; i < HOSTS; i++) {
+		k[i].rig = &g.rig[i];
+		g.rig[i].train->setup.host_name = names;
+		g.rig[i].train->setup.on_merge = keep;
+		g.rig[i].train->setup.context = &k[i];
+	}
+	ok(group_run(&g, 0, 1) && g.row[0].merges == 1, "an epoch with a merge at step 7 of 10");
+	free(rig_get(&g.rig[0], CTL_OPTIMIZER, &bytes));
+	free(rig_get(&g.rig[1], CTL_OPTIMIZER, &bytes));
+	backend_write(g.rig[1].train->net, BACKEND_PARAM, 1, 1, &bad);
+	ok(group_run(&g, 1, 1) && g.row[0].flags == CTL_ROW_NAN && group_same_rows(&g) &&
+		   g.row[0].epoch == 1,
+	   "NaN on one host in the next");
+	like(g.note[2], "on beta in epoch 2, step 1 of 10", "is named");
+	like(g.note[2], "those after step 7 of epoch 1", "and so is the merge that is left");
+	now = rig_get(&g.rig[2], CTL_WEIGHTS, &bytes);
+	ok(group_same_weights(&g) && bytes == k[1].bytes && !memcmp(now, k[1].weights, bytes),
+	   "whose weights all hold");
+	free(now);
+	for (uint32_t i = 0; i < HOSTS; i++)
+		free(k[i].weights);
+	group_end(&g);
+}
+
 /* ---- cancel ---- */
 
 struct canceler {
@@ -461,18 +504,29 @@ static void evaluation(void)
 		"{\"backend\": \"cpu\", \"kind\": \"evaluate\", \"metrics\": \"accuracy, "
 		"auc\"}";
 	const char *const all[HOSTS] = {spec, spec, spec};
-	struct rig_rows whole = rows[0], some[HOSTS];
+	struct rig_rows whole = rows[0], other = rows[0], some[HOSTS];
+	static float vx[(100 + 80) * WIDTH];
+	static int32_t vy[100 + 80];
 	struct ctl_run_row row;
 	struct group g;
 	struct err err;
 	struct rig one;
 
+	/* the second host has no rows for validation: it would take those for training */
+	memcpy(vx, rows[0].f32, 100 * WIDTH * sizeof(float));
+	memcpy(vx + 100 * WIDTH, rows[2].f32, 80 * WIDTH * sizeof(float));
+	memcpy(vy, rows[0].y_int, 100 * sizeof(*vy));
+	memcpy(vy + 100, rows[2].y_int, 80 * sizeof(*vy));
 	whole.n = ROWS;
+	other.n = 180;
+	other.f32 = vx;
+	other.y_int = vy;
 	memcpy(some, rows, sizeof(some));
-	if (rig_start(&one, spec, softmax, &whole, &whole, &err) ||
+	some[1].n = 0;
+	if (rig_start(&one, spec, softmax, &whole, &other, &err) ||
 	    train_evaluate(one.train, ROW_VALIDATION, &row, &err))
 		BAIL("%s", err.message);
-	if (group_prepare(&g, HOSTS, all, softmax, some, some, &err))
+	if (group_prepare(&g, HOSTS, all, softmax, rows, some, &err))
 		BAIL("%s", err.message);
 	for (uint32_t i = 0; i < HOSTS; i++)
 		g.rig[i].inference = true;
@@ -486,7 +540,7 @@ static void evaluation(void)
 	near(g.row[0].metric[1].validation, row.metric[1].validation, 1e-12, "AUC");
 	ok(rig_same(&g.rig[0], &one, CTL_CONFUSION) && rig_same(&g.rig[2], &one, CTL_CONFUSION),
 	   "confusion matrix");
-	ok(g.row[0].rows == ROWS && g.row[0].hosts == HOSTS, "rows and hosts");
+	ok(g.row[0].rows == 180 && g.row[0].hosts == HOSTS, "rows and hosts");
 	rig_end(&one);
 	group_end(&g);
 }
@@ -510,6 +564,7 @@ int main(void)
 			     "\"merge\": \"easgd\", \"merge_warmup\": 0, \"merge_every\": 2, "
 			     "\"accumulate\": 1"),
 		     2);
+	back_over_an_epoch();
 	canceled("train_create", SPEC("\"merge\": \"average\""), true);
 	canceled("a run", SPEC("\"merge\": \"gradient\""), false);
 	automatic();

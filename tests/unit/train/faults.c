@@ -143,6 +143,7 @@ static void every_round(const char *what, const char *spec)
 struct leaver {
 	struct group *g;
 	uint64_t at; /* after so many merges */
+	uint32_t who;
 	bool left;
 };
 
@@ -153,25 +154,26 @@ static void leave(void *context, const struct merge_result *result)
 	if (result->number != l->at || l->left)
 		return;
 	l->left = true;
-	shaky_leave(l->g->rig[2].net);
-	train_cancel(l->g->rig[2].train);
+	shaky_leave(l->g->rig[l->who].net);
+	train_cancel(l->g->rig[l->who].train);
 }
 
-/* Host 2 leaves after merge number `at`: the others go on, weighted by their rows. */
-static void lost(const char *what, const char *spec, uint64_t at, uint64_t every)
+/* A host leaves after merge number `at`: the others go on, weighted by their rows. */
+static void lost(const char *what, const char *spec, uint32_t who, uint64_t at, uint64_t every)
 {
-	struct leaver l = {.at = at};
+	struct leaver l = {.at = at, .who = who};
+	uint32_t a = who ? 0 : 1, b = who == 2 ? 1 : 2;
+	uint64_t merges = 0, step = 0;
+	const struct ctl_run_row *row;
 	struct shaky_group s;
-	struct ctl_run_row last;
 	struct oracle o;
 	struct group g;
-	uint64_t merges = 0, step = 0, all;
 
 	start_net(&g, &s, softmax, spec);
 	oracle_open(&o, &g, .1, .9);
 	l.g = &g;
-	g.rig[2].train->setup.on_merge = leave;
-	g.rig[2].train->setup.context = &l;
+	g.rig[who].train->setup.on_merge = leave;
+	g.rig[who].train->setup.context = &l;
 	for (uint32_t e = 0; e < 4; e++)
 		for (uint64_t k = 0; k < o.steps; k++) {
 			oracle_step(&o, e, k, !every);
@@ -179,28 +181,27 @@ static void lost(const char *what, const char *spec, uint64_t at, uint64_t every
 				oracle_merge(&o);
 				merges++;
 			}
-			o.gone[2] |= (every ? merges : ++merges) == at;
+			o.gone[who] |= (every ? merges : ++merges) == at;
 		}
 	if (every)
 		oracle_merge(&o);
 	g.run = (struct ctl_run){.first_epoch = 0, .count = 4, .lr_factor = 1};
 	group_do(&g, group_run_one);
-	ok(l.left && g.rc[2] == -ECANCELED, "%s: a host leaves after merge %llu", what,
+	ok(l.left && g.rc[who] == -ECANCELED, "%s: host %u leaves after merge %llu", what, who,
 	   (unsigned long long)at);
-	ok(!g.rc[0] && !g.rc[1], "the others go on %s%s", g.rc[0] ? g.err[0].message : "",
-	   g.rc[1] ? g.err[1].message : "");
-	is(g.row[0].hosts, 2, "the row tells how many are left");
-	is(g.row[0].steps, 4 * o.steps, "the steps are those that were planned");
-	ok(oracle_distance(&o, 0) < 1e-5, "with the weights of another computation (%.1e)",
-	   oracle_distance(&o, 0));
-	g.n = 2;
-	ok(group_same_weights(&g) && group_same_rows(&g), "and the same weights and row");
-	all = g.row[0].rows;
-	last = g.row[0];
-	ok(all > 4 * 64 - 96 && all <= 4 * 64, "rows of those that are left (%llu)",
-	   (unsigned long long)all);
-	ok(isfinite(last.loss) && isfinite(last.validation_loss), "and figures");
-	g.n = HOSTS;
+	ok(!g.rc[a] && !g.rc[b], "the others go on %s%s", g.rc[a] ? g.err[a].message : "",
+	   g.rc[b] ? g.err[b].message : "");
+	row = &g.row[a];
+	is(row->hosts, 2, "the row tells how many are left");
+	is(row->steps, 4 * o.steps, "the steps are those that were planned");
+	ok(oracle_distance(&o, a) < 1e-5, "with the weights of another computation (%.1e)",
+	   oracle_distance(&o, a));
+	ok(rig_same(&g.rig[a], &g.rig[b], CTL_WEIGHTS) && row->loss == g.row[b].loss &&
+		   row->validation_loss == g.row[b].validation_loss &&
+		   row->merge_checksum == g.row[b].merge_checksum,
+	   "and the same weights and figures");
+	is(row->rows, 4 * (o.rows[a] + o.rows[b]), "rows of those that are left");
+	ok(isfinite(row->loss) && isfinite(row->validation_loss), "and figures");
 	oracle_close(&o);
 	group_end(&g);
 }
@@ -218,7 +219,7 @@ static void too_few(const char *spec)
 	static const char *const names[] = {"alpha", "beta", "gamma"};
 	const struct merge_net_ops refusing = {
 		.round = shaky_round, .recover = refuse, .close = shaky_close};
-	struct leaver l = {.at = 2};
+	struct leaver l = {.at = 2, .who = 2};
 	struct shaky_group s;
 	struct group g;
 
@@ -255,10 +256,12 @@ int main(void)
 	"{\"backend\": \"ref\", \"epochs\": 4, \"seed\": 3, \"learning_rate\": 0.1, " \
 	"\"normalize\": "                                                             \
 	"\"none\", \"batch_size\": 10, " more "}"
-	lost("gradient", ALONE("\"merge\": \"gradient\""), 6, 0);
-	lost("average", ALONE("\"merge\": \"local_sgd\", \"merge_every\": 3"), 2, 3);
+	lost("gradient", ALONE("\"merge\": \"gradient\""), 2, 6, 0);
+	lost("gradient", ALONE("\"merge\": \"gradient\""), 0, 5, 0);
+	lost("average", ALONE("\"merge\": \"local_sgd\", \"merge_every\": 3"), 1, 2, 3);
+	lost("average", ALONE("\"merge\": \"local_sgd\", \"merge_every\": 3"), 2, 2, 3);
 	lost("average, replicas",
-	     ALONE("\"merge\": \"local_sgd\", \"merge_every\": 3, \"replicas\": 2"), 1, 3);
+	     ALONE("\"merge\": \"local_sgd\", \"merge_every\": 3, \"replicas\": 2"), 0, 1, 3);
 	too_few(ALONE("\"merge\": \"local_sgd\", \"merge_every\": 3"));
 	too_few(ALONE("\"merge\": \"gradient\""));
 	free(norm);

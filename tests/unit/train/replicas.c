@@ -200,6 +200,39 @@ static void undisturbed(const char *backend)
 	rig_end(&b);
 }
 
+/* Weights and optimizer state from another training reach every replica. */
+static void resumed(void)
+{
+	const char *spec =
+		"{\"backend\": \"cpu\", \"epochs\": 4, \"batch_size\": 20, \"replicas\": 3, "
+		"\"optimizer\": \"adam\"}";
+	const char *layers = "dense:16:relu,dense:4:softmax";
+	char *architecture = rig_dense(PIXELS, layers);
+	struct rig_rows rows = table();
+	uint8_t *weights, *state;
+	struct ctl_run_row row;
+	struct rig a, b;
+	struct err err;
+	uint64_t n, m;
+
+	start(&a, spec, layers, 2);
+	weights = rig_get(&a, CTL_WEIGHTS, &n);
+	state = rig_get(&a, CTL_OPTIMIZER, &m);
+	if (rig_start(&b, spec, architecture, &rows, &rows, &err) ||
+	    rig_put(&b, CTL_WEIGHTS, weights, n, &err) ||
+	    rig_put(&b, CTL_OPTIMIZER, state, m, &err) || rig_run(&a, 2, 2, &row, &err) ||
+	    rig_run(&b, 2, 2, &row, &err))
+		BAIL("%s", err.message);
+	ok(rig_same(&a, &b, CTL_WEIGHTS) && rig_same(&a, &b, CTL_OPTIMIZER),
+	   "a training that is put into another goes on as if it had stayed");
+	ok(replicas_equal(&b, BACKEND_PARAM, b.train->graph->param_floats), "on all replicas");
+	free(weights);
+	free(state);
+	free(architecture);
+	rig_end(&a);
+	rig_end(&b);
+}
+
 /* Weights that hardly move, and the same rows in both sets: the same loss, regularisers included.
  */
 static void penalties(void)
@@ -260,6 +293,7 @@ int main(void)
 	}
 	masks_matter();
 	penalties();
+	resumed();
 	memory();
 	return done();
 }

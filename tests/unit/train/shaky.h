@@ -7,6 +7,8 @@
 #ifndef TRAIN_SHAKY_H
 #define TRAIN_SHAKY_H
 
+#include <time.h>
+
 #include "../../../nccl_merge/internal.h"
 #include "group.h"
 
@@ -28,6 +30,16 @@ struct shaky {
 	uint64_t rounds, fail_at, seen;
 };
 
+static inline void shaky_wait(struct shaky_group *g)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 100;
+	if (pthread_cond_timedwait(&g->turn, &g->lock, &until))
+		BAIL("the hosts wait for each other in different places");
+}
+
 /* False where a fault came instead. With the lock. */
 static inline bool shaky_meet(struct shaky *s)
 {
@@ -43,7 +55,7 @@ static inline bool shaky_meet(struct shaky *s)
 		return true;
 	}
 	while (g->generation == mine && g->fault == s->seen)
-		pthread_cond_wait(&g->turn, &g->lock);
+		shaky_wait(g);
 	return g->generation != mine;
 }
 
@@ -133,7 +145,7 @@ static int shaky_recover(struct merge_net *net, struct merge_error *error)
 		pthread_cond_broadcast(&g->turn);
 	}
 	while (g->meetings == mine)
-		pthread_cond_wait(&g->turn, &g->lock);
+		shaky_wait(g);
 	s->seen = g->fault;
 	net->rank = g->rank[s->self];
 	net->size = g->alive;
