@@ -18,6 +18,8 @@
 
 static char report[64];
 
+#define MORE "\"replicas\": 2, \"accumulate\": 2, \"model_average\": \"ema(decay=.9)\""
+
 #define IMAGE                                                                              \
 	"{\"class_name\": \"InputLayer\", \"config\": {\"batch_shape\": [null, 8, 8, 1], " \
 	"\"name\": \"in\"}}, "
@@ -98,12 +100,12 @@ static const char *const counted[] = {
 	"device_memory", "pinned_memory", "streams",	     "events",	     "graphs",
 	"graph_execs",	 "dnn_handles",	  "dnn_descriptors", "blas_handles", "blas_descriptors"};
 
-/* lost: descriptors and handles of a device that was lost may stay. */
-static void stop(struct lab *lab)
+/* lost: handles of the libraries are not given back to a device that was. */
+static void stop(struct lab *lab, bool lost)
 {
 	lab_close(lab);
 	is(reported("violations"), 0, "  no wrong use of the interface");
-	for (size_t i = 0; i < sizeof(counted) / sizeof(*counted); i++)
+	for (size_t i = 0; i < sizeof(counted) / sizeof(*counted) - (lost ? 4 : 0); i++)
 		is(reported(counted[i]), 0, counted[i]);
 }
 
@@ -129,6 +131,8 @@ static float *weights(const struct lab *lab, const char *text, uint64_t *n, stru
 
 	if (!rc)
 		rc = lab_run(&job, 0, 2, row);
+	if (!rc && row->note.n)
+		printf("# %.*s\n", (int)row->note.n, row->note.p);
 	if (!rc)
 		rc = lab_get(&job, CTL_WEIGHTS, &data, &bytes);
 	if (!ok(!rc && bytes, "a training"))
@@ -164,7 +168,7 @@ static void compare(const char *what, const char *gpu, const char *cpu, bool nor
 	start(&a, 2, "67108864", "", "devices = cuda:all");
 	x = weights(&a, spec(norm, gpu), &n, &one);
 	is(lab_held(&a), 0, "  no device memory is held after it");
-	stop(&a);
+	stop(&a, false);
 	lab_open(&b, "devices = cpu:1");
 	y = weights(&b, spec(norm, cpu), &m, &two);
 	lab_close(&b);
@@ -183,17 +187,14 @@ static void test_equal(void)
 	compare("cuda:0 and ref", "\"devices\": \"cuda:0\", \"batch_size\": 16", ref, true, 1e-4);
 	compare("two GPUs and the whole batch", "\"devices\": \"cuda:0,1\", \"batch_size\": 8", ref,
 		false, 1e-4);
-	compare("two GPUs, Adam, EMA, two steps an update",
-		"\"batch_size\": 8, \"optimizer\": \"adam\", \"accumulate\": 2, \"model_average\": "
-		"\"ema(decay=.9)\"",
-		"\"backend\": \"ref\", \"batch_size\": 8, \"replicas\": 2, \"optimizer\": "
-		"\"adam\", "
-		"\"accumulate\": 2, \"model_average\": \"ema(decay=.9)\"",
-		true, 1e-3);
+	compare("two GPUs, batch norm, EMA, two steps an update", "\"batch_size\": 8, " MORE,
+		"\"backend\": \"ref\", \"batch_size\": 8, " MORE, true, 1e-3);
+	compare("two GPUs, Adam", "\"batch_size\": 8, \"optimizer\": \"adam\"",
+		"\"backend\": \"ref\", \"batch_size\": 16, \"optimizer\": \"adam\"", false, .02);
 	compare("bf16 and ref", "\"replicas\": 1, \"batch_size\": 16, \"precision\": \"bf16\"", ref,
 		false, .1);
 	compare("f16, with its loss scale, and ref",
-		"\"replicas\": 2, \"batch_size\": 8, \"precision\": \"f16\"", ref, false, .1);
+		"\"replicas\": 1, \"batch_size\": 16, \"precision\": \"f16\"", ref, false, .1);
 }
 
 /* ---- DEVICES, and what may be asked for ---- */
@@ -251,7 +252,7 @@ static void test_list(void)
 	list(&lab, jobs);
 	ok(!jobs[0] && !jobs[1] && !lab_held(&lab), "  until its end");
 	lab_job_free(&job);
-	stop(&lab);
+	stop(&lab, false);
 	start(&lab, 2, "67108864", "", "devices = cuda:all");
 	lab_close(&lab);
 	is(reported("violations"), -1, "without a job no GPU is touched, nor CUDA loaded");
@@ -270,11 +271,11 @@ static void test_illegal(void)
 	uint64_t n;
 	float *w;
 
-	start(&lab, 2, "67108864", "kernel:150:illegal", "devices = cuda:all");
+	start(&lab, 2, "67108864", "kernel:30:illegal", "devices = cuda:all");
 	ok(!prepare(&job, &lab, spec(true, "\"devices\": \"cuda:1\"")), "a job");
 	ok(lab_run(&job, 0, 2, &row) < 0, "an illegal address ends its run");
 	like(job.err.message, "cuda:1", "  the ERROR names the device");
-	like(job.err.message, "illegal", "  and the cause");
+	like(job.err.message, "is lost", "  and says that it is lost");
 	lab_job_free(&job);
 	ok(lab_idle(&lab, 10), "  the job is gone");
 	w = weights(&lab, spec(true, "\"devices\": \"cuda:1\""), &n, &row);
@@ -284,7 +285,7 @@ static void test_illegal(void)
 	ok(w != NULL, "  one on the other device, too");
 	free(w);
 	is(lab_held(&lab), 0, "  no memory is held");
-	stop(&lab);
+	stop(&lab, true);
 }
 
 static void test_memory(void)
@@ -295,7 +296,7 @@ static void test_memory(void)
 	uint64_t n;
 	float *w;
 
-	start(&lab, 1, "67108864", "cudaMalloc:3:oom", "devices = cuda:all");
+	start(&lab, 1, "67108864", "cudaMalloc:2:oom", "devices = cuda:all");
 	ok(prepare(&job, &lab, spec(true, "")) < 0, "a device runs out of memory");
 	is(job.err.kind, ERR_LIMIT, "  it is a limit");
 	like(job.err.message, "needed", "  needed");
@@ -305,13 +306,13 @@ static void test_memory(void)
 	w = weights(&lab, spec(true, ""), &n, &row);
 	ok(w != NULL, "  the next job works");
 	free(w);
-	stop(&lab);
+	stop(&lab, false);
 	start(&lab, 1, "65536", "", "devices = cuda:all");
 	ok(prepare(&job, &lab, spec(true, "")) < 0, "a network larger than the device");
 	like(job.err.message, "cuda:0 has not enough memory: needed", "  is not begun");
 	lab_end(&job);
 	lab_job_free(&job);
-	stop(&lab);
+	stop(&lab, false);
 }
 
 /* ---- several hosts ---- */
