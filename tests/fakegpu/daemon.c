@@ -18,6 +18,7 @@
 
 static char report[64];
 
+#define FIRST "\"batch_size\": 16, \"validation_fraction\": 0.25, \"momentum\": 0.9"
 #define MORE "\"replicas\": 2, \"accumulate\": 2, \"model_average\": \"ema(decay=.9)\""
 
 #define IMAGE                                                                              \
@@ -174,6 +175,10 @@ static void compare(const char *what, const char *gpu, const char *cpu, bool nor
 	lab_close(&b);
 	apart = n == m ? distance(x, y, n) : INFINITY;
 	ok(apart < within, "%s: %.2g apart, allowed %.2g", what, apart, within);
+	if (isfinite(two.validation_loss))
+		ok(fabs(one.validation_loss - two.validation_loss) <=
+			   fmax(within, 1e-5) * fmax(1, two.validation_loss),
+		   "  the validation loss: %.7g, %.7g", one.validation_loss, two.validation_loss);
 	ok(fabs(one.loss - two.loss) <= fmax(within, 1e-5) * fabs(two.loss),
 	   "  the loss, too: %.7g, %.7g", one.loss, two.loss);
 	free(x);
@@ -184,7 +189,8 @@ static void test_equal(void)
 {
 	const char *ref = "\"backend\": \"ref\", \"batch_size\": 16";
 
-	compare("cuda:0 and ref", "\"devices\": \"cuda:0\", \"batch_size\": 16", ref, true, 1e-4);
+	compare("cuda:0 and ref", "\"devices\": \"cuda:0\", " FIRST, "\"backend\": \"ref\", " FIRST,
+		true, 1e-4);
 	compare("two GPUs and the whole batch", "\"devices\": \"cuda:0,1\", \"batch_size\": 8", ref,
 		false, 1e-4);
 	compare("two GPUs, batch norm, EMA, two steps an update", "\"batch_size\": 8, " MORE,
@@ -259,6 +265,52 @@ static void test_list(void)
 	start(&lab, 0, "67108864", "", "");
 	ok(lab_logged(&lab, "device cpu:", 1), "no GPU: auto is the processor");
 	lab_close(&lab);
+}
+
+/* ---- a stored model ---- */
+
+static void test_stored(void)
+{
+	struct ctl_run_row row = {0};
+	struct agree_block agreed = {0};
+	struct lab_job job;
+	struct lab lab;
+	uint8_t *data = NULL;
+	uint64_t bytes = 0;
+	double loss;
+	int rc;
+
+	start(&lab, 2, "67108864", "", "devices = cuda:all");
+	lab_job_init(&job, &lab, "alice", CTL_TRAIN);
+	rc = lab_prepare(&job, spec(true, "\"batch_size\": 8"), ROWS, &agreed);
+	if (!rc)
+		rc = lab_run(&job, 0, 2, &row);
+	if (!rc)
+		rc = lab_get(&job, CTL_WEIGHTS, &data, &bytes);
+	ok(!rc, "a model of two GPUs");
+	loss = row.loss;
+	lab_end(&job);
+	lab_job_free(&job);
+
+	lab_job_init(&job, &lab, "alice", CTL_EVALUATION);
+	rc = lab_begin(&job, spec(true, "")) - 1;
+	if (!rc)
+		rc = lab_feed_rows(&job, ROW_VALIDATION, 0, ROWS);
+	if (!rc)
+		rc = lab_apply(&job, &agreed, NULL);
+	if (!rc)
+		rc = lab_put(&job, CTL_WEIGHTS, data, bytes);
+	if (!rc)
+		rc = lab_run(&job, 0, 1, &row);
+	if (!ok(!rc, "is evaluated on one"))
+		printf("#   %s\n", job.err.message);
+	ok(isfinite(row.validation_loss), "  loss %.4f (%.4f in training)", row.validation_loss,
+	   loss);
+	lab_end(&job);
+	lab_job_free(&job);
+	agree_free(&agreed);
+	free(data);
+	stop(&lab, false);
 }
 
 /* ---- faults ---- */
@@ -384,6 +436,7 @@ int main(void)
 	setenv("FAKEGPU_REPORT", report, 1);
 	test_list();
 	test_equal();
+	test_stored();
 	test_illegal();
 	test_memory();
 	test_hosts();

@@ -11,14 +11,18 @@ $(BUILD)/study/cell: $(STUDY_SRC:%.c=$(BUILD)/obj/%.o) $(LIBS_train)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_train)
 
 .PHONY: convergence convergence-full check-convergence convergence-plots
-convergence: $(BUILD)/study/cell ## convergence study, 30 minutes at most: merges x 3 seeds, table and plots
+convergence: ## convergence study, 30 minutes at most: merges x 3 seeds, table and plots
 	tests/setup/packages.sh build demo study
+	$(MAKE) -s BUILD=$(BUILD) $(BUILD)/study/cell
 	$(STUDY) standard
-convergence-full: $(BUILD)/study/cell ## the whole study (hours; goes on where it was stopped), into docs/convergence
+convergence-full: ## the whole study (hours; goes on where it was stopped), into docs/convergence
 	tests/setup/packages.sh build demo study
+	$(MAKE) -s BUILD=$(BUILD) $(BUILD)/study/cell
 	$(STUDY) full
 convergence-plots: ## tables and plots from the cells that were run
+	tests/setup/packages.sh build demo study
 	$(STUDY) report
-check-convergence: $(BUILD)/study/cell ## does a merged training converge: 3 minutes, TAP
+check-convergence: ## does a merged training converge: 3 minutes, TAP
 	tests/setup/packages.sh build demo
-	tests/harness tests/study/check.t
+	$(MAKE) -s BUILD=$(BUILD) $(BUILD)/study/cell
+	BUILD=$(BUILD) tests/harness tests/study/check.t

@@ -45,9 +45,9 @@ def test_error(percent):
 class Arm:
     """What was run of an arm."""
 
-    def __init__(self, table, name, arm, seeds, choose):
+    def __init__(self, table, name, arm, seeds, rate, choose):
         self.name, self.arm, self.seeds = name, arm, seeds
-        self.lr = choose(table, arm, dry=True)
+        self.lr = choose(table, rate(arm), dry=True)
         self.rows = []
         if self.lr is not None:
             self.rows = [table.get(dict(arm, lr=self.lr, seed=s, tune=False))
@@ -139,7 +139,7 @@ def figure(folder, name, title, x, y, draw):
 
 def curve(row, key):
     e = row["epochs"]
-    return [x["epoch"] * x["steps"] for x in e], [x["seconds"] for x in e], [x.get(key) for x in e]
+    return [x["epoch"] for x in e], [x["seconds"] for x in e], [x.get(key) for x in e]
 
 
 def curves(arms, names, key, by_seconds):
@@ -187,7 +187,7 @@ def plots(groups, folder):
     for key, name, what in (("held_loss", "loss_iterations", "loss on rows held out"),
                             ("loss", "training_loss_iterations", "training loss")):
         figure(folder, name, "With a merge and without (4 hosts; mean of the seeds)",
-               "step of a replica", what, curves(m, main, key, False))
+               "iteration (epoch)", what, curves(m, main, key, False))
     figure(folder, "loss_seconds", "Loss against time, 4 hosts as threads of 2 shared cores",
            "seconds (of the first seed)", "loss on rows held out", curves(m, main, "held_loss", True))
     figure(folder, "distances", "Distance between replicas before each merge, seed 1",
@@ -213,11 +213,14 @@ def plots(groups, folder):
 
     def traffic(axes):
         found = False
-        for a in m + groups.get("intervals", []):
-            if a.whole() and a.mean() is not None and a.megabytes():
-                axes.plot(a.megabytes(), a.mean(), "o", ms=4)
-                axes.annotate(a.name, (a.megabytes(), a.mean()), fontsize=6,
-                              xytext=(3, 3), textcoords="offset points")
+        seen = set()
+        for a in m + groups.get("intervals", []) + groups.get("momentum", [])[:3]:
+            at = (a.megabytes(), a.mean()) if a.whole() else (0, None)
+            if at[0] and at[1] is not None and at not in seen:
+                seen.add(at)
+                axes.plot(*at, "o", ms=4)
+                name = "momentum: " + a.name if a in groups.get("momentum", []) else a.name
+                axes.annotate(name, at, fontsize=6, xytext=(4, -2), textcoords="offset points")
                 found = True
         axes.set_xscale("log")
         return found
@@ -239,11 +242,11 @@ def plots(groups, folder):
 
 def write(table, groups, folder, choose):
     """tables.md and the plots; what was not run is listed."""
-    arms = {g: [Arm(table, name, arm, seeds, choose) for name, arm in arms.items()]
-            for g, (_, _, seeds, arms) in groups.items()}
+    arms = {g: [Arm(table, name, arm, seeds, rate, choose) for name, arm in arms.items()]
+            for g, (_, _, seeds, arms, rate) in groups.items()}
     out = ["Written by `make convergence-plots` from cells.jsonl: %d cells." % len(table.done), ""]
     left = []
-    for g, (title, reference, seeds, _) in groups.items():
+    for g, (title, reference, _, _, _) in groups.items():
         if any(a.whole() for a in arms[g]):
             out += table_of(title, reference, arms[g])
         left += ["%s: %s" % (title, a.name) for a in arms[g] if not a.whole()]

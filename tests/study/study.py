@@ -3,7 +3,8 @@
 """study.py: the convergence study: runs cells, one process at a time, and reports on them.
 
   study.py standard        centre x merges x 3 seeds, within 30 minutes; into BUILD/study
-  study.py full [GROUP..]  every group of plan.py; goes on where it was stopped; into docs/convergence
+  study.py full [GROUP[:ARM]..]  every group of plan.py, or some, in that order; goes on where it was
+                           stopped; into docs/convergence
   study.py report          tables and plots of what docs/convergence holds
 
 The learning rate of an arm is chosen by accuracy on rows held out of the training set, with a seed of
@@ -23,7 +24,7 @@ import report
 BUILD = os.environ.get("BUILD", "build")
 CELL = os.environ.get("STUDY_CELL", os.path.join(BUILD, "study/cell"))
 DOCS = os.path.join(os.path.dirname(__file__), "../../docs/convergence")
-MINUTES = 30
+MINUTES = int(os.environ.get("STUDY_MINUTES", 30))
 
 
 def spec_of(cell):
@@ -133,30 +134,31 @@ def choose(table, arm, dry=False):
             return plan.BASE_LR * best
 
 
-def images(arm, seeds):
+def images(arm, seeds, tuned):
     """Rows that pass through the network, evaluation counted as a third of a training step."""
     size = {"mlp": .2, "cnn": 1, "resnet8": 6}.get(arm["net"], 4)
     each = arm["rows"] * arm["epochs"] + 20000 / 3
-    return size * each * (len(plan.GRID) + seeds)
+    return size * each * (seeds + (len(plan.GRID) if tuned else 0))
 
 
 def go(table, groups, minutes):
-    arms = [(g, name, arm, seeds) for g, (_, _, seeds, arms) in groups.items()
+    arms = [(g, name, arm, seeds, rate) for g, (_, _, seeds, arms, rate) in groups.items()
             for name, arm in arms.items() if not data.available(arm["data"])]
     start = time.time()
-    total = sum(images(arm, seeds) for _, _, arm, seeds in arms)
-    run(dict(plan.CENTRE, lr=.01, seed=1, tune=False, epochs=1, rows=2000))	# files are made
-    began = time.time()
-    run(dict(plan.CENTRE, lr=.01, seed=1, tune=False, epochs=1))
-    rate = (plan.CENTRE["rows"] + 20000 / 3) / (time.time() - began)
-    print("# %d arms, predicted %.0f minutes at %.0f images/s" % (len(arms), total / rate / 60, rate),
-          flush=True)
+    total = sum(images(arm, seeds, rate(arm) == arm) for _, _, arm, seeds, rate in arms)
+    if minutes:
+        run(dict(plan.CENTRE, lr=.01, seed=1, tune=False, epochs=1, rows=2000))	 # files are made
+        began = time.time()
+        run(dict(plan.CENTRE, lr=.01, seed=1, tune=False, epochs=1))
+        rate = (plan.CENTRE["rows"] + 20000 / 3) / (time.time() - began)
+        print("# %d arms, predicted %.0f minutes at %.0f images/s" % (
+            len(arms), total / rate / 60, rate), flush=True)
     left = []
-    for group, name, arm, seeds in arms:
+    for group, name, arm, seeds, rate_of in arms:
         if minutes and time.time() - start > minutes * 60:
             left.append("%s: %s" % (group, name))
             continue
-        lr = choose(table, arm)
+        lr = choose(table, rate_of(arm))
         scores = []
         for seed in range(1, seeds + 1):
             row = table.run(cell_of(arm, lr, seed, False))
@@ -173,12 +175,10 @@ def main():
     what = sys.argv[1] if len(sys.argv) > 1 else "standard"
     if what == "standard":
         why = data.available("cifar10")
-        groups = plan.STANDARD
         if why:
             print("# %s; Fashion-MNIST instead" % why)
-            groups = {"merges": ("Merge functions, Fashion-MNIST", "average, H 8", 3,
-                                 plan.merges(data="fashion"))}
             plan.CENTRE["data"] = "fashion"
+        groups = plan.standard(plan.CENTRE["data"])
         folder = os.path.join(BUILD, "study/standard")
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "cells.jsonl")
@@ -190,9 +190,12 @@ def main():
     else:
         os.makedirs(DOCS, exist_ok=True)
         table = Table(os.path.join(DOCS, "cells.jsonl"))
-        groups = {g: plan.FULL[g] for g in (sys.argv[2:] or plan.FULL)}
-        if what == "full":
-            go(table, groups, 0)
+        for wanted in (sys.argv[2:] or plan.FULL) if what == "full" else []:
+            name, _, only = wanted.partition(":")
+            group = list(plan.FULL[name])
+            if only:
+                group[3] = {only: group[3][only]}
+            go(table, {name: group}, 0)
         report.write(table, plan.FULL, DOCS, choose)
 
 

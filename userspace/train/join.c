@@ -245,6 +245,7 @@ int train_hosts_memory(struct train *t, uint64_t *bytes, struct err *err)
 	if (t->setup.inference)
 		return 0;
 	rc = train_config_merge(t->setup.config, n, t->updates, &config, err);
+	config.slots = t->slots;
 	if (!rc && __builtin_add_overflow(*bytes, merge_memory(&config, &t->table, n), bytes))
 		rc = err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
 	return rc;
@@ -270,6 +271,7 @@ int train_hosts_merge_open(struct train *t, struct err *err)
 	rc = train_config_merge(t->setup.config, h->n, t->updates, &h->config, err);
 	if (rc)
 		return rc;
+	h->config.slots = t->slots;
 	rc = merge_open(&h->config, &t->table, h->n, &h->merge, &error);
 	if (rc)
 		return train_merge_err(t, err, rc, &error, "the state of merges");

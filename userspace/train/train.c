@@ -310,9 +310,9 @@ static int estimate(const struct train_setup *setup, uint64_t *host, uint64_t *d
 	if (rc)
 		return rc;
 	rc = net_bytes(t, &net, &others, err);
+	t->slots = slots_of(&setup->config->optimizer);
 	if (!rc && t->setup.net)
 		rc = train_hosts_memory(t, &hosts, err);
-	t->slots = slots_of(&setup->config->optimizer);
 	plan_memory(t);
 	*device = 0;
 	if (backend_on_device(t->setup.backend)) {

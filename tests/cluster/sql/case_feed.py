@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""case_feed.py: before the first step: admission, rows that come slowly, rows that move."""
-import os
+"""case_feed.py: before the first step: rows that come slowly, rows that move."""
 import re
 import signal
 import threading
@@ -13,37 +12,6 @@ from lab import LONG, train
 # 4 KB a row, so that moving them takes a while on a slow link
 LARGE = "SELECT id, decode(repeat(encode(image, 'hex'), 64), 'hex') AS image, label FROM rows"
 WIDE = "replace(lab.net(8), '[null,8,8,1]', '[null,64,64,1]')"
-
-
-def admission(lab):
-    """Two coordinators that name the same hosts in opposite order, 50 trainings each: all finish."""
-    lab.tap.prefix = "admission: "
-    rounds = int(os.environ.get("ROUNDS", 50))
-    _second_coordinator(lab)
-    text = f"""DO $$
-        BEGIN
-            SET LOCAL client_min_messages = warning;
-            FOR i IN 1 .. {rounds} LOOP
-                PERFORM gpu_cnn_train('rows', 'opposite', architecture := lab.net(8), dependent := 'label',
-                    independent := 'image', epochs := 1, batch_size := 64, on_exists := 'replace',
-                    merge := 'average', merge_every := 'epoch', merge_warmup := 0);
-            END LOOP;
-        END $$"""
-    both = [lab.begin(text, app=f"opposite{i}", at=i) for i in (0, 1)]
-    good = [s.finish(150) for s in both]
-    lab.tap.ok(all(good) and not any(s.error() for s in both),
-               f"two times {rounds} trainings in {both[0].seconds:.0f} and {both[1].seconds:.0f} s",
-               *[s.text() for s in both])
-    lab.hosts[1].sql("DELETE FROM gpu_cnn_nodes")
-    lab.clean()
-    lab.never_restarted()
-    lab.next_works()
-    lab.tap.prefix = ""
-
-
-def _second_coordinator(lab):
-    """Host 1 coordinates, too: the last host first, then itself, host 0 last."""
-    lab.nodes(1, [*range(lab.n - 1, 1, -1), 1, 0])
 
 
 def slow_feed(lab):
@@ -187,4 +155,4 @@ def in_feed(lab):
     tap.prefix = ""
 
 
-CASES = [slow_feed, in_feed, reshuffle, reshuffle_killed, admission]
+CASES = [slow_feed, in_feed, reshuffle, reshuffle_killed]

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """cases.py: `make check-cluster-sql`: a cluster of three hosts, and case after case on it.
-  run cases.py [NAME...]   names of cases or of their files (plain, daemon, link, ...); --list"""
+  run cases.py [NAME...]   names of cases, of their files (plain, daemon, link, ...), or numbers of parts that
+                           last about equally long; --list"""
 import sys
 import time
 import traceback
 
+import case_admission
 import case_daemon
 import case_database
 import case_feed
@@ -17,24 +19,35 @@ from fault import Broken
 from lab import Lab
 from tap import Tap, bail
 
-FILES = [case_rig, case_plain, case_rows, case_feed, case_daemon, case_link, case_database, case_hostile]
+PARTS = {"1": [case_rig, case_admission], "2": [case_daemon, case_rows], "3": [case_hostile, case_feed],
+         "4": [case_plain, case_link, case_database]}
+
+
+def all_cases():
+    """(part, file, case)"""
+    for part, files in PARTS.items():
+        for file in files:
+            for case in file.CASES:
+                yield part, file.__name__.removeprefix("case_"), case
 
 
 def chosen(words):
-    for file in FILES:
-        for case in file.CASES:
-            if not words or case.__name__ in words or file.__name__.removeprefix("case_") in words:
-                yield case
+    for part, file, case in all_cases():
+        if not words or {part, file, case.__name__} & set(words):
+            yield case
 
 
 def main():
     if "--list" in sys.argv:
-        print("\n".join(f"{f.__name__.removeprefix('case_')}: {c.__name__}" for f in FILES for c in f.CASES))
+        print("\n".join(f"{part} {file}: {case.__name__}" for part, file, case in all_cases()))
         return 0
+    cases = list(chosen(sys.argv[1:]))
+    if not cases:
+        bail(f"no case is named {sys.argv[1:]}; --list shows all")
     tap = Tap()
     lab = Lab(3, tap)
     lab.warm_up()
-    for case in chosen(sys.argv[1:]):
+    for case in cases:
         start = time.monotonic()
         for h in lab.hosts:
             h.mark()
