@@ -264,6 +264,21 @@ float *backend_device_arena(struct backend_net *net, enum backend_arena arena)
 	return net->backend->ops->device_arena(net, arena);
 }
 
+int backend_merge(struct backend *backend, const struct backend_merge *m,
+		  struct backend_error *error)
+{
+	bool lists = m->kind == BACKEND_MERGE_MEAN || m->kind == BACKEND_MERGE_MOMENTS;
+
+	if (!backend->ops->merge)
+		return backend_fail(error, -EOPNOTSUPP,
+				    "back end %s has no memory of its own to merge in",
+				    backend->ops->name);
+	if ((unsigned int)m->kind > BACKEND_MERGE_DECODE ||
+	    (lists && (m->n < 1 || m->n > BACKEND_MERGE_INPUTS)))
+		return backend_fail(error, -EINVAL, "merge of %u inputs", m->n);
+	return backend->ops->merge(backend, m, error);
+}
+
 int backend_resident(struct backend_net *net, const void *const *x, uint32_t n,
 		     struct backend_error *error)
 {

@@ -389,6 +389,34 @@ int backend_resident(struct backend_net *net, const void *const *x, uint32_t n,
 /* The arena where it lies on a device, for a collective between devices; NULL: it does not. */
 float *backend_device_arena(struct backend_net *net, enum backend_arena arena);
 
+/*
+ * Merge arithmetic on device memory (arenas of nets of this back end's device), in double and in
+ * the order of operations of nccl_merge/, so that the results have the same bits. -EOPNOTSUPP: the
+ * back end has no memory of its own.
+ */
+enum backend_merge_kind {
+	BACKEND_MERGE_MEAN = 0, /* out = sum_k weight[k] in[k] / total */
+	BACKEND_MERGE_OUTER,	/* delta = x - in[0]; m = mu m + delta; x -= eta m (Nesterov: eta
+				   (delta + mu m)); x is out, m is out2 */
+	BACKEND_MERGE_MOMENTS,	/* out = mean, out2 = variance of in[], in2[] by shares weight[] */
+	BACKEND_MERGE_ENCODE,	/* d = in[0] - in[1] + out2; wire = bf16(d), out2 = d - wire */
+	BACKEND_MERGE_DECODE	/* out = in[0] - wire */
+};
+#define BACKEND_MERGE_INPUTS 16
+struct backend_merge {
+	enum backend_merge_kind kind;
+	uint32_t n; /* inputs of mean and moments */
+	const float *in[BACKEND_MERGE_INPUTS], *in2[BACKEND_MERGE_INPUTS];
+	double weight[BACKEND_MERGE_INPUTS], total;
+	float *out, *out2;
+	uint16_t *wire;
+	uint64_t count;
+	double eta, mu;
+	bool nesterov;
+};
+int backend_merge(struct backend *backend, const struct backend_merge *merge,
+		  struct backend_error *error);
+
 /* Called as each bucket [offset, offset + length) floats of the gradient arena is final, in the
  * same order on every replica; ready: an event of the back end, NULL on a CPU. */
 typedef int (*backend_bucket_fn)(void *context, uint64_t offset, uint64_t length, void *ready);

@@ -60,6 +60,9 @@ struct backend_ops {
 	/* optional */
 	float *(*device_arena)(struct backend_net *net, enum backend_arena arena);
 	/* optional */
+	int (*merge)(struct backend *backend, const struct backend_merge *merge,
+		     struct backend_error *error);
+	/* optional */
 	int (*devices)(struct backend_device *out, uint32_t max, uint32_t *n,
 		       struct backend_error *error);
 };

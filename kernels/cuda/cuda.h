@@ -129,7 +129,7 @@ struct cuda_net {
 	bool graphs; /* captured sequences are in use */
 	size_t workspace_limit;
 	void *memory, *pinned; /* all device memory but gradients and resident rows; all pinned */
-	uint64_t memory_bytes;
+	uint64_t memory_bytes, cleared; /* cleared: bytes that begin as zeros */
 	/* device memory */
 	float *arena[4];
 	struct weights own, other;
@@ -315,6 +315,10 @@ int cuda_evaluate(struct backend_net *net, const float *param, const float *stat
 		  const struct backend_batch *batch, struct backend_sums *sums, float *outputs,
 		  struct backend_error *error);
 double cuda_penalty(struct backend_net *net);
+
+/* arith.c */
+int cuda_merge(struct backend *backend, const struct backend_merge *merge,
+	       struct backend_error *error);
 
 /* net.c, transfer.c */
 int cuda_estimate(struct backend *backend, const struct backend_graph *graph,

@@ -348,6 +348,7 @@ static const struct backend_ops cuda_ops = {
 	.evaluate = cuda_evaluate,
 	.resident = stage_resident,
 	.device_arena = cuda_device_arena,
+	.merge = cuda_merge,
 	.devices = cuda_devices,
 };
 

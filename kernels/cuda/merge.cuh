@@ -24,12 +24,17 @@ KERNEL(merge_mean_arenas, struct merge_mean_args)
 
 KERNEL(merge_outer_step, struct merge_outer_args)
 {
+	const bool plain = a.eta == 1 && a.mu == 0; /* averaging: no rounding on the way */
+
 	FOR_ALL(i, a.count)
 	{
-		double x = a.x[i], delta = x - a.mean[i], m = a.mu * (double)a.m[i] + delta;
+		double x = a.x[i], delta = x - (double)a.mean[i], v;
 
-		a.m[i] = (float)m;
-		a.x[i] = (float)(x - a.eta * (a.nesterov ? delta + a.mu * m : m));
+		a.m[i] = (float)(plain ? delta : a.mu * (double)a.m[i] + delta);
+		v = a.m[i]; /* the rounded momentum is what the next merge will see */
+		if (a.nesterov)
+			v = delta + a.mu * v;
+		a.x[i] = plain ? a.mean[i] : (float)(x - a.eta * v);
 	}
 }
 
@@ -81,14 +86,15 @@ KERNEL(merge_delta, struct merge_delta_args)
 {
 	FOR_ALL(i, a.count)
 	{
-		float d;
+		float d, rest;
 
 		if (a.decode) {
 			a.x[i] = a.start[i] - bf16_value(a.wire[i]);
 			continue;
 		}
-		d = a.start[i] - a.x[i] + a.carry[i];
+		d = a.start[i] - a.from[i] + a.carry[i];
 		a.wire[i] = bf16_bits(d);
-		a.carry[i] = d - bf16_value(a.wire[i]);
+		rest = d - bf16_value(a.wire[i]);
+		a.carry[i] = isfinite(rest) ? rest : 0.0f;
 	}
 }

@@ -213,6 +213,15 @@ static void region(struct region *list, uint32_t *n, void *place, uint64_t bytes
 	list[(*n)++] = (struct region){place, align(bytes)};
 }
 
+static uint64_t sum_of(const struct region *r, uint32_t n)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += r[i].bytes;
+	return sum;
+}
+
 static uint64_t rescale_bytes(const struct cuda_net *net)
 {
 	uint64_t floats = 0;
@@ -224,7 +233,8 @@ static uint64_t rescale_bytes(const struct cuda_net *net)
 	return floats * sizeof(float);
 }
 
-static uint32_t device_regions(struct cuda_net *net, struct region *r)
+/* The first *cleared bytes begin as zeros; nothing reads the others before they are written. */
+static uint32_t device_regions(struct cuda_net *net, struct region *r, uint64_t *cleared)
 {
 	uint64_t param = net->base.graph.param_floats * sizeof(float);
 	uint64_t stat = net->base.graph.stat_floats * sizeof(float), batch;
@@ -240,6 +250,8 @@ static uint32_t device_regions(struct cuda_net *net, struct region *r)
 	region(r, &n, (void *)&net->other.param, param);
 	region(r, &n, &net->other.stat, stat);
 	region(r, &n, &net->other.packed, packed);
+	region(r, &n, &net->device_result, sizeof(*net->device_result));
+	*cleared = sum_of(r, n);
 	region(r, &n, &net->tiles, net->n_tiles * sizeof(*net->tiles));
 	region(r, &n, &net->values, net->plan.value_bytes);
 	region(r, &n, &net->scratch, net->scratch_bytes);
@@ -249,7 +261,6 @@ static uint32_t device_regions(struct cuda_net *net, struct region *r)
 	region(r, &n, &net->outputs, batch * net->base.outputs * sizeof(float));
 	region(r, &n, &net->row_loss, batch * sizeof(double));
 	region(r, &n, &net->device_block, sizeof(*net->device_block));
-	region(r, &n, &net->device_result, sizeof(*net->device_result));
 	region(r, &n, (void *)&u->chunk, u->chunks * sizeof(*u->chunk));
 	region(r, &n, (void *)&u->tensor, u->tensors * sizeof(*u->tensor));
 	region(r, &n, &u->partial, u->chunks * sizeof(*u->partial));
@@ -272,15 +283,6 @@ static uint32_t pinned_regions(struct cuda_net *net, struct region *r)
 	for (int i = 0; i < SLOTS; i++)
 		region(r, &n, &net->slot[i].host, stage_bytes(net));
 	return n;
-}
-
-static uint64_t sum_of(const struct region *r, uint32_t n)
-{
-	uint64_t sum = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		sum += r[i].bytes;
-	return sum;
 }
 
 /* Parts without bytes have no place. */
@@ -467,13 +469,14 @@ int cuda_estimate(struct backend *backend, const struct backend_graph *graph,
 	struct cuda_net *net = calloc(1, sizeof(*net));
 	struct region list[REGIONS_MAX];
 	struct pack_tile *tile = NULL;
+	uint64_t cleared;
 	int rc;
 
 	if (!net)
 		return -ENOMEM;
 	rc = prepare(net, backend, graph, options, &tile, NULL);
 	if (!rc)
-		*bytes = sum_of(list, device_regions(net, list)) + gradient_bytes(net);
+		*bytes = sum_of(list, device_regions(net, list, &cleared)) + gradient_bytes(net);
 	free(tile);
 	cuda_free(&net->base);
 	return rc;
@@ -485,7 +488,7 @@ static int take_memory(struct cuda_net *net, struct backend_error *error)
 {
 	const struct backend_options *o = &net->gpu->base.options;
 	struct region list[REGIONS_MAX];
-	uint32_t n = device_regions(net, list);
+	uint32_t n = device_regions(net, list, &net->cleared);
 	int rc;
 
 	net->memory_bytes = sum_of(list, n);
@@ -545,7 +548,7 @@ static int make_streams(struct cuda_net *net, struct backend_error *error)
 
 static int clear_memory(struct cuda_net *net, struct backend_error *error)
 {
-	int rc = cudaMemsetAsync(net->memory, 0, net->memory_bytes, net->stream);
+	int rc = cudaMemsetAsync(net->memory, 0, net->cleared, net->stream);
 
 	if (!rc && net->arena[BACKEND_GRAD])
 		rc = cudaMemsetAsync(net->arena[BACKEND_GRAD], 0, gradient_bytes(net), net->stream);

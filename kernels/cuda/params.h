@@ -307,7 +307,7 @@ struct update_args {
 
 /* ---- merge arithmetic --------------------------------------------------------------------- */
 
-#define MERGE_INPUTS 16
+#define MERGE_INPUTS 16 /* BACKEND_MERGE_INPUTS */
 /* out = sum_k weight[k] in[k] / total in double, k ascending */
 struct merge_mean_args {
 	const float *in[MERGE_INPUTS];
@@ -335,10 +335,12 @@ struct merge_moments_args {
 	uint32_t n;
 };
 
-/* encode: d = start - x + carry, wire = bf16(d), carry = d - wire. decode: x = start - wire. */
+/* encode: d = start - from + carry, wire = bf16(d), carry = d - wire. decode: x = start - wire. */
 struct merge_delta_args {
 	const float *start;
-	float *x, *carry;
+	const float *from; /* encode */
+	float *x;	   /* decode */
+	float *carry;
 	uint16_t *wire;
 	uint64_t count;
 	uint32_t decode;

@@ -10,6 +10,7 @@ trap 'rm -f "$report"' EXIT
 export LD_LIBRARY_PATH="$build/fakegpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export CNN_CUDA_LIBRARY="$build/lib/libcnn_cuda.so" CNN_NCCL_LIBRARY="$build/lib/libcnn_nccl.so"
 export FAKEGPU_KERNELS="$build/fakegpu/libkernels.so" FAKEGPU_REPORT="$report"
+export FAKEGPU_MAJOR="${FAKEGPU_MAJOR:-8}" # the workspace that newer devices want is slow to poison
 export FAKEGPU_DEVICES="${FAKEGPU_DEVICES:-8}" FAKEGPU_ABORT="${FAKEGPU_ABORT-1}"
 rc=0
 "$@" || rc=$?
