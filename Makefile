@@ -37,7 +37,9 @@ help:
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 20
 
 include kernels/module.mk
+include kernels/cuda/module.mk
 -include nccl_merge/module.mk
+-include nccl_merge/nccl/module.mk
 include userspace/module.mk
 include udf/module.mk
 include tests/module.mk

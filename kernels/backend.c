@@ -4,8 +4,6 @@
  * public call and hands them to its table. No arithmetic here.
  */
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "loss.h"
@@ -13,42 +11,45 @@
 
 static const struct backend_ops *const backend_table[] = {&backend_ref_ops, &backend_cpu_ops};
 
-int backend_fail(struct backend_error *error, int code, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!error)
-		return code;
-	va_start(ap, fmt);
-	vsnprintf(error->message, sizeof(error->message), fmt, ap);
-	va_end(ap);
-	return code;
-}
-
-size_t backend_dtype_bytes(enum backend_dtype dtype)
-{
-	static const uint8_t bytes[BACKEND_DTYPE_COUNT] = {1, 2, 4, 4, 8};
-
-	return (unsigned int)dtype < BACKEND_DTYPE_COUNT ? bytes[dtype] : 0;
-}
-
 /* ---- back end ---------------------------------------------------------------------------- */
+
+static int find_ops(const char *name, const struct backend_ops **out, struct backend_error *error)
+{
+	for (size_t i = 0; i < sizeof(backend_table) / sizeof(*backend_table); i++)
+		if (!strcmp(name, backend_table[i]->name)) {
+			*out = backend_table[i];
+			return 0;
+		}
+	if (!strcmp(name, "cuda"))
+		return backend_plugin(name, out, error);
+	return backend_fail(error, -ENOENT, "there is no compute back end \"%.64s\"", name);
+}
+
+int backend_devices(const char *name, struct backend_device *out, uint32_t max, uint32_t *n,
+		    struct backend_error *error)
+{
+	const struct backend_ops *ops;
+	int rc = find_ops(name, &ops, error);
+
+	*n = 0;
+	if (rc || !ops->devices)
+		return rc;
+	return ops->devices(out, max, n, error);
+}
 
 int backend_open(const char *name, const struct backend_options *options, struct backend **out,
 		 struct backend_error *error)
 {
 	static const struct backend_options none;
-	const struct backend_ops *ops = NULL;
+	const struct backend_ops *ops;
 	struct backend *backend;
 	int rc;
 
 	if (!name || !out)
 		return backend_fail(error, -EINVAL, "backend_open: no name or no place for it");
-	for (size_t i = 0; i < sizeof(backend_table) / sizeof(*backend_table); i++)
-		if (!strcmp(name, backend_table[i]->name))
-			ops = backend_table[i];
-	if (!ops)
-		return backend_fail(error, -ENOENT, "there is no compute back end \"%.64s\"", name);
+	rc = find_ops(name, &ops, error);
+	if (rc)
+		return rc;
 	if (ops->version != BACKEND_OPS_VERSION)
 		return backend_fail(error, -EPROTO,
 				    "compute back end \"%s\" has version %u, this program wants %u",
@@ -78,6 +79,11 @@ const char *backend_name(const struct backend *backend)
 const char *backend_info(const struct backend *backend)
 {
 	return backend->info;
+}
+
+bool backend_on_device(const struct backend *backend)
+{
+	return backend->ops->device_arena != NULL;
 }
 
 /* ---- net --------------------------------------------------------------------------------- */
@@ -251,6 +257,44 @@ float *backend_host_arena(struct backend_net *net, enum backend_arena arena)
 	return (unsigned int)arena > BACKEND_SLOT ? NULL : net->arena[arena];
 }
 
+float *backend_device_arena(struct backend_net *net, enum backend_arena arena)
+{
+	if ((unsigned int)arena > BACKEND_SLOT || !net->backend->ops->device_arena)
+		return NULL;
+	return net->backend->ops->device_arena(net, arena);
+}
+
+int backend_merge(struct backend *backend, const struct backend_merge *m,
+		  struct backend_error *error)
+{
+	bool lists = m->kind == BACKEND_MERGE_MEAN || m->kind == BACKEND_MERGE_MOMENTS;
+
+	if (!backend->ops->merge)
+		return backend_fail(error, -EOPNOTSUPP,
+				    "back end %s has no memory of its own to merge in",
+				    backend->ops->name);
+	if ((unsigned int)m->kind > BACKEND_MERGE_DECODE ||
+	    (lists && (m->n < 1 || m->n > BACKEND_MERGE_INPUTS)))
+		return backend_fail(error, -EINVAL, "merge of %u inputs", m->n);
+	return backend->ops->merge(backend, m, error);
+}
+
+int backend_resident(struct backend_net *net, const void *const *x, uint32_t n,
+		     struct backend_error *error)
+{
+	int rc;
+
+	if (!net->backend->ops->resident)
+		return backend_fail(error, -EOPNOTSUPP, "the rows lie in this memory already");
+	if (n && !x)
+		return backend_fail(error, -EINVAL, "no rows to keep");
+	net->resident_rows = 0;
+	rc = net->backend->ops->resident(net, x, n, error);
+	if (!rc)
+		net->resident_rows = n;
+	return rc;
+}
+
 void backend_touch(struct backend_net *net, enum backend_arena arena)
 {
 	if (net->backend->ops->touch)
@@ -282,11 +326,15 @@ static int check_batch(const struct backend_net *net, const struct backend_batch
 				    net->options.max_batch);
 	if (batch->n == 0)
 		return 0;
-	if (!batch->x)
+	if (!batch->x && !batch->index)
 		return backend_fail(error, -EINVAL, "batch without rows");
-	for (uint32_t i = 0; i < batch->n; i++)
-		if (!batch->x[i])
+	for (uint32_t i = 0; i < batch->n; i++) {
+		if (!batch->index && !batch->x[i])
 			return backend_fail(error, -EINVAL, "row %u of the batch is NULL", i);
+		if (batch->index && batch->index[i] >= net->resident_rows)
+			return backend_fail(error, -ERANGE, "row %u of %u resident rows",
+					    batch->index[i], net->resident_rows);
+	}
 	if (!want_loss)
 		return 0;
 	if (sparse ? !batch->label : !batch->target)

@@ -3,12 +3,17 @@
  * backend.h: the compute seam. A back end compiles a graph of layers and computes gradients,
  * optimizer updates and evaluations on it. Opaque handles in front, an ops table behind
  * (kernels/ops.h). "ref" is the oracle in plain C with double accumulation, "cpu" the fast one
- * (oneDNN, own kernels); "cuda" will be loaded with dlopen. The same numeric conventions hold in
- * all of them: Keras 3 (docs/architecture.md, "Numeric conventions").
+ * (oneDNN, own kernels), "cuda" (cuDNN, cuBLASLt, own kernels) a shared object that is loaded with
+ * dlopen. The same numeric conventions hold in all of them: Keras 3 (docs/architecture.md, "Numeric
+ * conventions").
  *
  * All tensors are f32. Activations are NHWC, flat activations have h = w = 1. Kernels are HWIO,
  * dense kernels (in, out), as Keras. Errors are 0 or -errno with a message; nothing aborts.
  * One thread at a time per net; nets of one backend may be used from several threads in turn.
+ *
+ * -ENOTRECOVERABLE from any call: the device has failed for good (an illegal address, a lost
+ * device, a step that does not end). Free the nets, close the back end, open a new one; other
+ * devices are not concerned. -ENOMEM of a device tells needed and free bytes in its message.
  */
 #ifndef BACKEND_H
 #define BACKEND_H
@@ -211,6 +216,11 @@ struct backend_batch {
 	uint32_t epoch;
 	uint64_t step;	   /* global step; key of dropout */
 	uint64_t position; /* of the first row in the global batch of this step */
+	/* n indices into the rows given to backend_resident; x may then be NULL */
+	const uint32_t *index;
+	/* A hint: the batch of the next call, so that a device can fetch its rows while it computes
+	 * this one. Its arrays and rows stay as they are until that call. NULL: not known. */
+	const struct backend_batch *next;
 };
 
 /* ---- loss and optimizer ------------------------------------------------------------------ */
@@ -276,16 +286,56 @@ int backend_pool_create(unsigned int threads, struct backend_pool **out);
 void backend_pool_free(struct backend_pool *pool);
 unsigned int backend_pool_threads(const struct backend_pool *pool);
 
-struct backend_options {
-	struct backend_pool *pool; /* ref ignores it; cpu: NULL = the calling thread alone */
+/* What a device computes with; parameters, gradients and optimizer are f32 in all of them. */
+enum backend_precision {
+	BACKEND_PRECISION_F32 = 0, /* products and sums f32, never TF32 */
+	BACKEND_PRECISION_TF32,	   /* f32 activations, products on tensor cores */
+	BACKEND_PRECISION_BF16,	   /* bf16 activations, f32 sums */
+	BACKEND_PRECISION_F16,	   /* f16 activations, f32 sums, dynamic loss scale */
+	BACKEND_PRECISION_COUNT
 };
 
-/* name: "ref", "cpu". info (for the log) gives library versions and the instruction set. */
+/* For tests: the same results by other ways. */
+#define BACKEND_NO_GRAPHS 1u  /* nothing is captured */
+#define BACKEND_NO_FUSION 2u  /* one operator at a time */
+#define BACKEND_NO_LIBRARY 4u /* own convolutions in place of the library's */
+
+struct backend_options {
+	struct backend_pool *pool; /* cpu: NULL = the calling thread alone; others ignore it */
+	/* devices only; ref and cpu ignore the rest */
+	uint32_t device; /* index, as backend_devices counts */
+	enum backend_precision precision;
+	uint32_t flags;	       /* BACKEND_NO_* */
+	uint64_t bucket_bytes; /* least size of a gradient bucket; 0: 4 MiB */
+	uint32_t timeout_ms;   /* of a wait for the device; 0: 60 s */
+	/* Where the gradient arena comes from (memory that a collective library knows); NULL: the
+	 * back end's own. Called with the device current. */
+	int (*alloc)(void *context, size_t bytes, void **out);
+	void (*release)(void *context, void *memory);
+	void *alloc_context;
+};
+
+struct backend_device {
+	char name[64];
+	uint32_t index;
+	uint32_t capability; /* CUDA: 10 * major + minor */
+	uint64_t total_bytes, free_bytes;
+};
+/* Lists up to max devices of a back end; *n is how many there are. This touches the driver: a
+ * daemon calls it in a child. -ENOENT: the back end's library is not there; *n = 0: no device. */
+int backend_devices(const char *name, struct backend_device *out, uint32_t max, uint32_t *n,
+		    struct backend_error *error);
+
+/* name: "ref", "cpu", "cuda". info (for the log) gives library versions and the instruction set.
+ * "cuda" is looked for as $CNN_CUDA_LIBRARY, else libcnn_cuda.so beside the program, in ../lib of
+ * it, and where the loader looks. */
 int backend_open(const char *name, const struct backend_options *options, struct backend **out,
 		 struct backend_error *error);
 void backend_close(struct backend *backend);
 const char *backend_name(const struct backend *backend);
 const char *backend_info(const struct backend *backend);
+/* Arenas of its nets lie on a device. */
+bool backend_on_device(const struct backend *backend);
 
 struct backend_net_options {
 	uint32_t max_batch; /* rows of one gradient or evaluate call */
@@ -328,6 +378,44 @@ struct backend_sums {
 	double weight; /* sum of sample weights */
 	double loss;   /* sum of w_i * l_i, regularisers not included */
 };
+
+/*
+ * Keeps n rows (as stored, in the net's input type) where the net computes, so that a batch may
+ * name them by index. -ENOSPC: they do not fit, go on with pointers; -EOPNOTSUPP: no use here.
+ * n = 0 drops them.
+ */
+int backend_resident(struct backend_net *net, const void *const *x, uint32_t n,
+		     struct backend_error *error);
+/* The arena where it lies on a device, for a collective between devices; NULL: it does not. */
+float *backend_device_arena(struct backend_net *net, enum backend_arena arena);
+
+/*
+ * Merge arithmetic on device memory (arenas of nets of this back end's device), in double and in
+ * the order of operations of nccl_merge/, so that the results have the same bits. -EOPNOTSUPP: the
+ * back end has no memory of its own.
+ */
+enum backend_merge_kind {
+	BACKEND_MERGE_MEAN = 0, /* out = sum_k weight[k] in[k] / total */
+	BACKEND_MERGE_OUTER,	/* delta = x - in[0]; m = mu m + delta; x -= eta m (Nesterov: eta
+				   (delta + mu m)); x is out, m is out2 */
+	BACKEND_MERGE_MOMENTS,	/* out = mean, out2 = variance of in[], in2[] by shares weight[] */
+	BACKEND_MERGE_ENCODE,	/* d = in[0] - in[1] + out2; wire = bf16(d), out2 = d - wire */
+	BACKEND_MERGE_DECODE	/* out = in[0] - wire */
+};
+#define BACKEND_MERGE_INPUTS 16
+struct backend_merge {
+	enum backend_merge_kind kind;
+	uint32_t n; /* inputs of mean and moments */
+	const float *in[BACKEND_MERGE_INPUTS], *in2[BACKEND_MERGE_INPUTS];
+	double weight[BACKEND_MERGE_INPUTS], total;
+	float *out, *out2;
+	uint16_t *wire;
+	uint64_t count;
+	double eta, mu;
+	bool nesterov;
+};
+int backend_merge(struct backend *backend, const struct backend_merge *merge,
+		  struct backend_error *error);
 
 /* Called as each bucket [offset, offset + length) floats of the gradient arena is final, in the
  * same order on every replica; ready: an event of the back end, NULL on a CPU. */

@@ -12,7 +12,7 @@
 #include "backend.h"
 
 /* Raised whenever a struct or a signature below changes; a table of another version is refused. */
-#define BACKEND_OPS_VERSION 2
+#define BACKEND_OPS_VERSION 3
 #define BACKEND_SLOTS_MAX 3
 #define BACKEND_ALIGN_FLOATS (BACKEND_ALIGN / sizeof(float))
 
@@ -54,10 +54,27 @@ struct backend_ops {
 	int (*evaluate)(struct backend_net *net, const float *param, const float *stat,
 			const struct backend_batch *batch, struct backend_sums *sums,
 			float *outputs, struct backend_error *error);
+	/* optional: backend_resident sets net->resident_rows to n after it */
+	int (*resident)(struct backend_net *net, const void *const *x, uint32_t n,
+			struct backend_error *error);
+	/* optional */
+	float *(*device_arena)(struct backend_net *net, enum backend_arena arena);
+	/* optional */
+	int (*merge)(struct backend *backend, const struct backend_merge *merge,
+		     struct backend_error *error);
+	/* optional */
+	int (*devices)(struct backend_device *out, uint32_t max, uint32_t *n,
+		       struct backend_error *error);
 };
 
 extern const struct backend_ops backend_ref_ops;
 extern const struct backend_ops backend_cpu_ops;
+
+/* A back end in a shared object exports this name; NULL: it has another version. */
+#define BACKEND_ENTRY "backend_entry"
+typedef const struct backend_ops *(*backend_entry_fn)(uint32_t version);
+/* plugin.c: -ENOENT where no object is found. It stays loaded. */
+int backend_plugin(const char *name, const struct backend_ops **out, struct backend_error *error);
 
 struct backend {
 	const struct backend_ops *ops;
@@ -78,6 +95,7 @@ struct backend_net {
 	uint32_t n_slots;
 	const char *slot_name[BACKEND_SLOTS_MAX];
 	uint64_t bytes; /* what backend_net_bytes tells; set by the back end */
+	uint32_t resident_rows;
 	/* host arenas, BACKEND_ALIGN-aligned, indexed by enum backend_arena; the slots lie one
 	 * after the other, param_floats each; NULL where absent (inference) or kept elsewhere */
 	float *arena[4];

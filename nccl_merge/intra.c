@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "internal.h"
+#include "intra.h"
 
 #define SLICE 8192u  /* floats: what R replicas read and write of it stays in the second cache */
 #define ON_THE_WAY 4 /* slices that an announcement may reduce */
@@ -20,11 +20,11 @@ struct bucket {
 	uint64_t slices, claimed, done;
 };
 
-struct merge_intra {
+struct shared {
+	struct merge_intra base;
 	pthread_mutex_t lock;
 	pthread_cond_t change;
-	uint32_t replicas, max, timeout_ms;
-	uint64_t floats;
+	uint32_t max, timeout_ms;
 	float **arena;
 	uint64_t *next;	       /* per replica: buckets announced so far */
 	uint64_t *waited;      /* per replica: buckets at its last wait */
@@ -33,21 +33,17 @@ struct merge_intra {
 	bool aborted;
 };
 
-int merge_intra_open(const struct merge_intra_config *c, struct merge_intra **out,
-		     struct merge_error *error)
+static int shared_open(const struct merge_intra_config *c, struct merge_intra **out,
+		       struct merge_error *error)
 {
 	pthread_condattr_t attr;
-	struct merge_intra *in;
+	struct shared *in;
 
-	if (!c->replicas || c->replicas > MERGE_HOSTS_MAX)
-		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "%u replicas, allowed are 1 to %u",
-				  c->replicas, MERGE_HOSTS_MAX);
 	in = calloc(1, sizeof(*in));
 	if (in) {
-		in->replicas = c->replicas;
+		in->base.replicas = c->replicas;
 		in->max = c->buckets_max ? c->buckets_max : 4096;
 		in->timeout_ms = c->timeout_ms ? c->timeout_ms : 60000;
-		in->floats = c->floats;
 		in->arena = calloc(c->replicas, sizeof(*in->arena));
 		in->next = calloc(c->replicas, sizeof(*in->next));
 		in->waited = calloc(c->replicas, sizeof(*in->waited));
@@ -70,14 +66,14 @@ int merge_intra_open(const struct merge_intra_config *c, struct merge_intra **ou
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&in->change, &attr);
 	pthread_condattr_destroy(&attr);
-	*out = in;
+	*out = &in->base;
 	return 0;
 }
 
-void merge_intra_close(struct merge_intra *in)
+static void shared_close(struct merge_intra *base)
 {
-	if (!in)
-		return;
+	struct shared *in = (struct shared *)base;
+
 	pthread_cond_destroy(&in->change);
 	pthread_mutex_destroy(&in->lock);
 	free(in->arena);
@@ -87,8 +83,10 @@ void merge_intra_close(struct merge_intra *in)
 	free(in);
 }
 
-void merge_intra_abort(struct merge_intra *in)
+static void shared_abort(struct merge_intra *base)
 {
+	struct shared *in = (struct shared *)base;
+
 	pthread_mutex_lock(&in->lock);
 	in->aborted = true;
 	pthread_cond_broadcast(&in->change);
@@ -115,7 +113,7 @@ MERGE_CLONES static void store(float *restrict out, const double *restrict acc, 
 		out[i] = (float)acc[i];
 }
 
-static void sum_slice(const struct merge_intra *in, uint64_t offset, uint64_t length)
+static void sum_slice(const struct shared *in, uint64_t offset, uint64_t length)
 {
 	double acc[CHUNK];
 
@@ -124,22 +122,22 @@ static void sum_slice(const struct merge_intra *in, uint64_t offset, uint64_t le
 		uint32_t n = left < CHUNK ? (uint32_t)left : CHUNK;
 
 		widen(acc, in->arena[0] + at, n);
-		for (uint32_t r = 1; r < in->replicas; r++)
+		for (uint32_t r = 1; r < in->base.replicas; r++)
 			add(acc, in->arena[r] + at, n);
 		store(in->arena[0] + at, acc, n);
-		for (uint32_t r = 1; r < in->replicas; r++)
+		for (uint32_t r = 1; r < in->base.replicas; r++)
 			memcpy(in->arena[r] + at, in->arena[0] + at, n * sizeof(float));
 	}
 }
 
 /* Takes one slice, reduces it without the lock; false if there is none. Called with the lock. */
-static bool work(struct merge_intra *in)
+static bool work(struct shared *in)
 {
 	struct bucket *b = &in->bucket[in->claim % in->max];
 	uint64_t offset, length;
 
 	/* a slot still holds an old, finished bucket until the next one is announced */
-	if (in->claim >= in->next[0] || b->arrived < in->replicas || b->claimed == b->slices)
+	if (in->claim >= in->next[0] || b->arrived < in->base.replicas || b->claimed == b->slices)
 		return false;
 	offset = b->offset + b->claimed * SLICE;
 	length = b->length - b->claimed * SLICE;
@@ -159,7 +157,7 @@ static bool work(struct merge_intra *in)
 	return true;
 }
 
-static int announce(struct merge_intra *in, uint32_t replica, uint64_t offset, uint64_t length,
+static int announce(struct shared *in, uint32_t replica, uint64_t offset, uint64_t length,
 		    struct merge_error *error)
 {
 	uint64_t number = in->next[replica];
@@ -171,7 +169,7 @@ static int announce(struct merge_intra *in, uint32_t replica, uint64_t offset, u
 	if (number - in->waited[replica] == in->max)
 		return merge_fail(error, -ENOSPC, MERGE_NO_HOST,
 				  "more than %u buckets before a wait", in->max);
-	for (uint32_t r = 0; r < in->replicas; r++)
+	for (uint32_t r = 0; r < in->base.replicas; r++)
 		if (in->next[r] > number)
 			first = false;
 	if (first)
@@ -185,19 +183,17 @@ static int announce(struct merge_intra *in, uint32_t replica, uint64_t offset, u
 				  replica);
 	}
 	in->next[replica]++;
-	if (++b->arrived == in->replicas)
+	if (++b->arrived == in->base.replicas)
 		pthread_cond_broadcast(&in->change);
 	return 0;
 }
 
-int merge_intra_bucket(struct merge_intra *in, uint32_t replica, uint64_t offset, uint64_t length,
-		       struct merge_error *error)
+static int shared_bucket(struct merge_intra *base, uint32_t replica, uint64_t offset,
+			 uint64_t length, void *ready, struct merge_error *error)
 {
+	struct shared *in = (struct shared *)base;
 	int rc;
 
-	if (replica >= in->replicas || !length || offset > in->floats ||
-	    length > in->floats - offset)
-		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "bucket outside the arena");
 	pthread_mutex_lock(&in->lock);
 	rc = announce(in, replica, offset, length, error);
 	for (int i = 0; i < ON_THE_WAY && !rc; i++)
@@ -207,14 +203,12 @@ int merge_intra_bucket(struct merge_intra *in, uint32_t replica, uint64_t offset
 	return rc;
 }
 
-int merge_intra_wait(struct merge_intra *in, uint32_t replica, struct merge_error *error)
+static int shared_wait(struct merge_intra *base, uint32_t replica, struct merge_error *error)
 {
+	struct shared *in = (struct shared *)base;
 	struct timespec until;
 	int rc = 0;
 
-	if (replica >= in->replicas)
-		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "replica %u of %u", replica,
-				  in->replicas);
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += in->timeout_ms / 1000;
 	until.tv_nsec += (long)(in->timeout_ms % 1000) * 1000000;
@@ -234,7 +228,7 @@ int merge_intra_wait(struct merge_intra *in, uint32_t replica, struct merge_erro
 	} else {
 		uint32_t late = 0;
 
-		for (uint32_t r = 0; r < in->replicas; r++)
+		for (uint32_t r = 0; r < in->base.replicas; r++)
 			if (in->next[r] < in->next[late])
 				late = r;
 		rc = merge_fail(error, -ETIMEDOUT, MERGE_NO_HOST,
@@ -244,3 +238,12 @@ int merge_intra_wait(struct merge_intra *in, uint32_t replica, struct merge_erro
 	pthread_mutex_unlock(&in->lock);
 	return rc;
 }
+
+const struct merge_intra_ops merge_intra_shared = {
+	.version = MERGE_INTRA_VERSION,
+	.open = shared_open,
+	.bucket = shared_bucket,
+	.wait = shared_wait,
+	.abort = shared_abort,
+	.close = shared_close,
+};

@@ -144,26 +144,42 @@ float merge_from_bf16(uint16_t x);
  * All-reduce (sum) of R replicas' arenas by buckets. Each replica announces the same buckets in
  * the same order as they become final, then waits once; any number of threads may stand for the
  * replicas, one thread for all of them included. The sums are f64 in replica order, so the result
- * does not depend on who does the work. NCCL will implement these same calls.
+ * does not depend on who does the work.
+ *
+ * With transport "nccl" the arenas lie on one GPU each and the sums are NCCL's, bucket by bucket
+ * while the backward pass goes on: one thread per GPU launches them, a fault or a deadline on one
+ * GPU ends the communicators of all. After a fault (-ETIMEDOUT, -EIO, -ECANCELED) close and open
+ * again.
  */
 struct merge_intra;
 struct merge_intra_config {
 	uint32_t replicas;
 	float *const *arena; /* one per replica, of floats each */
 	uint64_t floats;
-	uint32_t buckets_max; /* between two waits; 0: 4096 */
-	uint32_t timeout_ms;  /* of a wait; 0: 60 s */
+	uint32_t buckets_max;	/* between two waits; 0: 4096 */
+	uint32_t timeout_ms;	/* of a wait; 0: 60 s */
+	const char *transport;	/* NULL, "shared": this process' memory; "nccl": GPUs */
+	const uint32_t *device; /* nccl: CUDA device of each replica, no two the same */
+	bool symmetric;		/* nccl: the arenas come from merge_device_alloc */
 };
 int merge_intra_open(const struct merge_intra_config *config, struct merge_intra **out,
 		     struct merge_error *error);
 /* Never blocks for others. May reduce parts of earlier buckets on the way. */
 int merge_intra_bucket(struct merge_intra *intra, uint32_t replica, uint64_t offset,
 		       uint64_t length, struct merge_error *error);
+/* The same; ready: an event of the compute back end (cudaEvent_t) after which the bucket is final.
+ */
+int merge_intra_bucket_ready(struct merge_intra *intra, uint32_t replica, uint64_t offset,
+			     uint64_t length, void *ready, struct merge_error *error);
 /* Until every bucket this replica announced is reduced in all arenas. */
 int merge_intra_wait(struct merge_intra *intra, uint32_t replica, struct merge_error *error);
 /* Makes every wait return -ECANCELED, for good. Any thread. */
 void merge_intra_abort(struct merge_intra *intra);
 void merge_intra_close(struct merge_intra *intra);
+/* Memory of the current CUDA device that NCCL knows: for a gradient arena (backend_options.alloc).
+ */
+int merge_device_alloc(void *context, size_t bytes, void **out);
+void merge_device_release(void *context, void *memory);
 
 /* ---- peers ------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@ CFLAGS_nccl_merge := -O3 -ffp-contract=off
 
 $(BUILD)/libmerge.a: $(MERGE_SRC:%.c=$(BUILD)/obj/%.o)
 LIBS_merge := $(BUILD)/libmerge.a
-SYS_merge := -lcrypto -lm -ldl
+SYS_merge := -lcrypto -ldl -lm
 all: $(BUILD)/libmerge.a
 
 PERF_SRC := $(wildcard nccl_merge/bench/*.c)

@@ -73,8 +73,15 @@ static const struct {
 	{"socket_group =\nmemory = 101%\n", 2, "out of range 1% .. 100%"},
 	{"socket_group =\nmemory = 1K\n", 2, "out of range 32M"},
 	{"socket_group =\ndecode_sandbox = maybe\n", 2, "on or off is wanted"},
-	{"socket_group =\ndevices = gpu\n", 2, "one of none, auto, cpu:N is wanted"},
-	{"socket_group =\ndevices = cuda:0\n", 2, "no CUDA back end"},
+	{"socket_group =\ndevices = gpu\n", 2,
+	 "one of none, auto, cpu:N, cuda:i,j, cuda:all is wanted"},
+	{"socket_group =\ndevices = cuda\n", 2, "cuda:all, or cuda: and the numbers"},
+	{"socket_group =\ndevices = cuda:\n", 2, "cuda:all, or cuda: and the numbers"},
+	{"socket_group =\ndevices = cuda:0,0\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:0,\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:-1\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:0 1\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:99999999999999999999\n", 2, "each once, is wanted"},
 	{"socket_group =\ndevices = cpu:0\n", 2, "out of range 1 .. 1024"},
 	{"socket_group =\ndevices = cpu:two\n", 2, "a whole number is wanted"},
 	{"socket_group =\nspill_dir = nowhere\n", 2, "an absolute path is wanted"},
@@ -159,7 +166,7 @@ static void test_values(void)
 	   "users by name and number, commas and spaces");
 	ok(!conf_has_uid(&c.database_uids, 8), "  and no others");
 	is(c.admin_uids.n, 0, "an empty list");
-	ok(c.cpu_threads == 3 && !c.no_devices, "cpu:3");
+	ok(c.device.kind == CONF_DEVICES_CPU && c.device.threads == 3, "cpu:3");
 	is(c.memory.value, 3ll << 30, "3G");
 	ok(!c.memory.percent && c.memory_per_role.percent, "bytes and percent");
 	is(conf_amount(&c.memory_per_role, 1000), 400, "40 % of 1,000");
@@ -180,7 +187,19 @@ static void test_values(void)
 	is_str(c.merge_listen, "127.0.0.1", "no other host is reached by default");
 	if (parse("socket_group =\ndevices = none\n", &c))
 		BAIL("%s", report_text);
-	ok(c.no_devices, "devices = none");
+	ok(c.device.kind == CONF_DEVICES_NONE, "devices = none");
+	if (parse("socket_group =\ndevices = cuda:2,0\n", &c))
+		BAIL("%s", report_text);
+	ok(c.device.kind == CONF_DEVICES_GPU && c.device.gpus.n == 2 && !c.device.gpus.all &&
+		   c.device.gpus.index[0] == 2 && c.device.gpus.index[1] == 0,
+	   "devices = cuda:2,0");
+	if (parse("socket_group =\ndevices = cuda:all\n", &c))
+		BAIL("%s", report_text);
+	ok(c.device.kind == CONF_DEVICES_GPU && c.device.gpus.all && !c.device.gpus.n,
+	   "devices = cuda:all");
+	if (parse("socket_group =\n", &c))
+		BAIL("%s", report_text);
+	ok(c.device.kind == CONF_DEVICES_AUTO, "devices = auto by default");
 	is(c.spill_min_free, 1ll << 30, "a disk is not filled by default");
 	ok(c.memory.percent && c.memory.value == 25, "memory is a quarter by default");
 	ok(c.max_connections == 512 && c.max_connections_per_uid == 256 && c.max_queue == 32 &&

@@ -4,11 +4,13 @@
 CNND_UNIT := conf admit memory drain wire vote
 CNND_LAB := start session hostile train requests limits kill hosts faults
 
-CFLAGS_tests_cnnd := -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='"$(TOP)/userspace/cnnd"' \
+CNND_GPUS := $(BUILD)/tests/cnnd/gpus
+
+CFLAGS_tests_cnnd := -DBAD_DRIVER='"$(abspath $(BUILD))/tests/cnnd/bad_driver.so"' -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='"$(TOP)/userspace/cnnd"' \
 	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"'
 
 cnnd_objects = $(1:%=$(BUILD)/obj/userspace/cnnd/%.o)
-CNND_LINK_conf := $(call cnnd_objects,conf conf_value conf_net)
+CNND_LINK_conf := $(call cnnd_objects,conf conf_value conf_net) $(LIBS_base)
 CNND_LINK_admit := $(call cnnd_objects,admit) $(LIBS_base)
 CNND_LINK_memory := $(call cnnd_objects,memory host) $(LIBS_base)
 CNND_LINK_wire := $(call cnnd_objects,wire) $(LIBS_base)
@@ -31,7 +33,17 @@ $(CNND_LAB_BIN): $(BUILD)/tests/cnnd/%: $(BUILD)/obj/tests/cnnd/%.o $(BUILD)/obj
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lcrypto -lm
 
-check-unit: $(CNND_UNIT_BIN) $(CNND_LAB_BIN)
+# The list of devices itself, with a driver of its own kind, and the daemon with it.
+CNND_LAB_OBJ := $(patsubst %,$(BUILD)/obj/tests/cnnd/%.o,lab lab_job lab_hosts)
+$(BUILD)/tests/cnnd/bad_driver.so: $(BUILD)/obj/tests/cnnd/bad_driver.o
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -shared -o $@ $^
+$(CNND_GPUS): $(BUILD)/obj/tests/cnnd/gpus.o $(call cnnd_objects,gpus devices) $(CNND_LAB_OBJ) $(LIBS_ring) $(LIBS_ctl) \
+		$(LIBS_kernels) | $(BUILD)/bin/cnnd $(BUILD)/tests/cnnd/bad_driver.so
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_kernels) -lcrypto
+
+check-unit: $(CNND_UNIT_BIN) $(CNND_LAB_BIN) $(CNND_GPUS)
 .PHONY: check-unit-cnnd
-check-unit-cnnd: $(CNND_UNIT_BIN) $(CNND_LAB_BIN) ## tests of the daemon alone
+check-unit-cnnd: $(CNND_UNIT_BIN) $(CNND_LAB_BIN) $(CNND_GPUS) ## tests of the daemon alone
 	tests/harness $^

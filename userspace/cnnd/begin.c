@@ -80,6 +80,23 @@ static int join(struct begin *b, struct job *job, struct err *err)
 
 /* ---- a new job ---- */
 
+static int use_devices(struct job *job, struct err *err)
+{
+	const struct train_config *c = &job->config;
+	struct device_ask ask = {
+		.backend = c->backend,
+		.devices = c->devices,
+		.precision = c->precision,
+		.replicas = c->replicas,
+		.inference = job->kind != CTL_TRAIN,
+	};
+	int rc = devices_use(job->daemon->devices, &ask, &job->device, err);
+
+	if (!rc && job->kind == CTL_TRAIN)
+		job->config.replicas = job->device.replicas;
+	return rc;
+}
+
 /* What needs no lock: spec, model, device. */
 static int prepare(struct begin *b, struct err *err)
 {
@@ -112,8 +129,7 @@ static int prepare(struct begin *b, struct err *err)
 	/* weights; gradient and two optimizer slots with them for a training */
 	b->weights =
 		(info->trainable + info->frozen) * sizeof(float) * (m->kind == CTL_TRAIN ? 4 : 1);
-	return devices_use(b->daemon->devices, job->config.backend, job->config.devices,
-			   &job->device, err);
+	return use_devices(job, err);
 }
 
 /* What a job that is let in gets for its rows: a share of what its role has left, so that the net,

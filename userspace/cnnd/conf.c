@@ -158,7 +158,7 @@ static int set_named(const struct key *k, const char *text, struct conf *c, char
 		return -EINVAL;
 	}
 	if (k->kind == K_GROUP ? conf_group(text, &c->socket_gid, why)
-			       : conf_devices(text, &c->no_devices, &c->cpu_threads, why))
+			       : conf_devices(text, &c->device, why))
 		return -EINVAL;
 	strcpy(name, text);
 	return 0;

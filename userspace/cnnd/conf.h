@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "../base/gpulist.h"
+
 #define CONF_DEFAULT_FILE "/etc/cnnd.conf"
 #define CONF_MAX_UIDS 64
 #define CONF_PATH 1024
@@ -36,6 +38,19 @@ enum conf_transport { CONF_TRANSPORT_TCP = 0, CONF_TRANSPORT_UCX = 1 };
 
 enum conf_ring { CONF_RING_AUTO = 0, CONF_RING_MEMFD = 1, CONF_RING_DEVICE = 2 };
 
+enum conf_devices_kind {
+	CONF_DEVICES_AUTO = 0, /* all GPUs that are found, else every core */
+	CONF_DEVICES_NONE,
+	CONF_DEVICES_CPU,
+	CONF_DEVICES_GPU
+};
+
+struct conf_devices {
+	enum conf_devices_kind kind;
+	uint32_t threads; /* of CONF_DEVICES_CPU */
+	struct gpu_list gpus;
+};
+
 struct conf {
 	char socket[108]; /* sun_path */
 	char socket_group[64];
@@ -44,8 +59,7 @@ struct conf {
 	uint64_t spill_max, spill_min_free;
 	struct conf_uids database_uids, admin_uids;
 	char devices[64];
-	uint32_t cpu_threads; /* devices = cpu:N; 0: auto */
-	bool no_devices;      /* devices = none */
+	struct conf_devices device; /* what it says */
 	uint32_t decode_workers, image_timeout;
 	uint64_t max_image_pixels, max_image_bytes;
 	bool decode_sandbox;

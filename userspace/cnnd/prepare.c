@@ -168,13 +168,17 @@ static int bind_model(struct job *job, struct err *err)
 	return 0;
 }
 
-/* Sets the reservation for the net to what it will really take. */
+/* Sets the reservations for the net, here and on GPUs, to what it will really take. */
 static int reserve_net(struct job *job, const struct train_setup *setup, struct err *err)
 {
 	struct daemon *d = job->daemon;
-	uint64_t bytes, have;
+	uint64_t bytes, on_device, have;
 	int rc = train_estimate(setup, &bytes, err);
 
+	if (!rc)
+		rc = train_estimate_device(setup, &on_device, err);
+	if (!rc)
+		rc = devices_reserve(&job->device, on_device, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&d->lock);
@@ -192,7 +196,8 @@ static int make_train(struct job *job, char **notice, struct err *err)
 	struct daemon *d = job->daemon;
 	struct train_setup setup = {.config = &job->config,
 				    .model = job->model,
-				    .backend = job->device.backend,
+				    .backends = job->device.backend,
+				    .n_backends = job->device.n,
 				    .data = job->data,
 				    .agreed = &job->agreed,
 				    .inference = job->kind != CTL_TRAIN,
@@ -200,6 +205,9 @@ static int make_train(struct job *job, char **notice, struct err *err)
 	struct train *train = NULL;
 	int rc;
 
+	rc = devices_start(&job->device, err);
+	if (rc)
+		return rc;
 	hosts_setup(job, &setup);
 	rc = reserve_net(job, &setup, err);
 	if (rc)

@@ -156,16 +156,25 @@ void status_devices(struct session *s, const struct ctl_msg *msg)
 	struct daemon *d = s->daemon;
 	struct ctl_msg m = {.type = CTL_DEVICE};
 	struct ctl_device *e = &m.u.device;
+	struct device_view view;
 
-	if (devices_count(d->devices)) {
-		pthread_mutex_lock(&d->lock);
-		e->memory = memory_limit(d->memory);
-		e->free_memory = e->memory - memory_total(d->memory);
-		e->jobs = job_count(d, ADMIT_TRAINING, true) + job_count(d, ADMIT_PREDICTION, true);
-		pthread_mutex_unlock(&d->lock);
-		e->name = text(devices_name(d->devices));
-		e->kind = text("cpu");
-		e->info = text(devices_info(d->devices));
+	for (uint32_t i = 0; devices_view(d->devices, i, &view); i++) {
+		memset(e, 0, sizeof(*e));
+		e->index = view.index;
+		e->name = text(view.name);
+		e->kind = text(view.kind);
+		e->info = text(view.info);
+		e->memory = view.memory;
+		e->free_memory = view.free_memory;
+		e->jobs = view.jobs;
+		if (!devices_are_gpus(d->devices)) {
+			pthread_mutex_lock(&d->lock);
+			e->memory = memory_limit(d->memory);
+			e->free_memory = e->memory - memory_total(d->memory);
+			e->jobs = job_count(d, ADMIT_TRAINING, true) +
+				  job_count(d, ADMIT_PREDICTION, true);
+			pthread_mutex_unlock(&d->lock);
+		}
 		session_send(s, &m, NULL, 0);
 	}
 	memset(&m, 0, sizeof(m));

@@ -31,11 +31,27 @@ static uint64_t bytes(const struct train *t)
 	return t->graph->param_floats * sizeof(float);
 }
 
-void train_average_reset(struct train *t)
+int train_average_reset(struct train *t, struct err *err)
 {
+	int rc = 0;
+
 	t->average.n = 0;
 	if (t->setup.config->average == TRAIN_EMA)
-		memcpy(t->average.mean, backend_host_arena(t->net, BACKEND_PARAM), bytes(t));
+		rc = backend_read(t->net, BACKEND_PARAM, 0, t->graph->param_floats,
+				  t->average.mean);
+	return rc ? train_device_err(t, 0, err, rc, "reading weights") : 0;
+}
+
+int train_average_step(struct train *t, struct err *err)
+{
+	int rc;
+
+	if (t->setup.config->average != TRAIN_EMA)
+		return 0;
+	rc = train_stage_in(t, 0, BACKEND_PARAM, err);
+	if (!rc)
+		train_average_update(t, train_host_arena(t, 0, BACKEND_PARAM), 1);
+	return rc;
 }
 
 void train_average_update(struct train *t, const float *param, uint64_t updates)
@@ -105,7 +121,6 @@ static void unscale(const struct train *t, float *stat)
 static int add_batch(struct train *t, struct data_reader *reader, uint64_t first, uint32_t n,
 		     float *batch_stat, struct err *err)
 {
-	float *stat = backend_host_arena(t->net, BACKEND_STAT);
 	const float *both[2] = {t->average.stat, batch_stat};
 	uint64_t rows[2] = {first, n}, s = t->graph->stat_floats;
 	struct backend_error error = {""};
@@ -115,12 +130,16 @@ static int add_batch(struct train *t, struct data_reader *reader, uint64_t first
 	if (rc)
 		return rc;
 	batch.seed = t->setup.config->seed;
-	memset(stat, 0, s * sizeof(float));
-	backend_touch(t->net, BACKEND_STAT);
+	memset(batch_stat, 0, s * sizeof(float));
+	rc = backend_write(t->net, BACKEND_STAT, 0, s, batch_stat);
+	if (rc)
+		return train_device_err(t, 0, err, rc, "statistics of the averaged weights");
 	rc = backend_gradient(t->net, &batch, 0, false, NULL, NULL, NULL, NULL, &error);
 	if (rc)
 		return train_backend_err(err, rc, &error, "statistics of the averaged weights");
-	memcpy(batch_stat, stat, s * sizeof(float));
+	rc = backend_read(t->net, BACKEND_STAT, 0, s, batch_stat);
+	if (rc)
+		return train_device_err(t, 0, err, rc, "statistics of the averaged weights");
 	unscale(t, batch_stat);
 	merge_statistics(&t->table, 2, both, rows, t->average.stat);
 	return 0;
@@ -154,7 +173,7 @@ static int make_statistics(struct train *t, struct err *err)
 	if (!rc)
 		rc = backend_write(t->net, BACKEND_PARAM, 0, p, t->average.mean);
 	if (rc)
-		return err_set(err, ERR_INTERNAL, rc, "averaged weights: %s", strerror(-rc));
+		return train_device_err(t, 0, err, rc, "averaged weights");
 	/* tensors that no batch norm owns stay as they are */
 	memcpy(t->average.stat, saved + p, s * sizeof(float));
 	rc = pass(t, t->pool_stat, err);

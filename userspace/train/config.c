@@ -265,7 +265,7 @@ static void defaults(struct train_config *c)
 {
 	memset(c, 0, sizeof(*c));
 	c->epochs = 10;
-	c->evaluate_every = c->accumulate = c->replicas = 1;
+	c->evaluate_every = c->accumulate = 1;
 	c->optimizer.kind = BACKEND_SGD;
 	c->optimizer.momentum = -1; /* settled in finish() */
 	c->optimizer.beta1 = .9f;

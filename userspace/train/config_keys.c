@@ -25,7 +25,11 @@ static const struct config_choice normalizations[] = {{"auto", AGREE_SCALE_AUTO}
 						      {"scale", AGREE_SCALE},
 						      {"standardize", AGREE_STANDARDIZE},
 						      {NULL, 0}};
-static const struct config_choice precisions[] = {{"f32", 0}, {NULL, 0}};
+static const struct config_choice precisions[] = {{"f32", BACKEND_PRECISION_F32},
+						  {"tf32", BACKEND_PRECISION_TF32},
+						  {"bf16", BACKEND_PRECISION_BF16},
+						  {"f16", BACKEND_PRECISION_F16},
+						  {NULL, 0}};
 static const struct config_choice kinds[] = {
 	{"train", CTL_TRAIN}, {"predict", CTL_PREDICTION}, {"evaluate", CTL_EVALUATION}, {NULL, 0}};
 static const struct config_choice keeps[] = {
@@ -171,7 +175,7 @@ static const struct config_key keys[] = {
 	 .offset = CONFIG_NOWHERE,
 	 .call = train_config_devices},
 	{.name = "replicas", .kind = KEY_U32, .offset = AT(replicas), .bound = {1, 64, 0, 0}},
-	{.name = "precision", .kind = KEY_CHOICE, .offset = CONFIG_NOWHERE, .choice = precisions},
+	{.name = "precision", .kind = KEY_CHOICE, .offset = AT(precision), .choice = precisions},
 	{.name = "seed",
 	 .kind = KEY_U64,
 	 .offset = AT(seed),

@@ -309,13 +309,15 @@ int train_config_devices(struct train_config *c, const char *text, struct err *e
 	unsigned long n;
 	char *end;
 
+	struct gpu_list gpus;
+
 	if (!strncasecmp(text, "cuda", 4)) {
-		err_set(err, ERR_PARAM, -EINVAL,
-			"devices is '%.60s', but this build has no CUDA back end", text);
-		err_hint(err, "Use devices := 'auto', 'cpu' or 'cpu:N'.");
-		return -EINVAL;
-	}
-	if (!strncasecmp(text, "cpu:", 4)) {
+		if (gpu_list_parse(text, &gpus))
+			return err_set(err, ERR_PARAM, -EINVAL,
+				       "devices is '%.60s', must be 'cuda:all', or 'cuda:' and "
+				       "numbers of GPUs with commas between them, each once",
+				       text);
+	} else if (!strncasecmp(text, "cpu:", 4)) {
 		n = strtoul(text + 4, &end, 10);
 		if (text[4] < '0' || text[4] > '9' || *end || n < 1 || n > 1024)
 			return err_set(err, ERR_PARAM, -EINVAL,
@@ -325,7 +327,9 @@ int train_config_devices(struct train_config *c, const char *text, struct err *e
 		c->threads = (uint32_t)n;
 	} else if (strcasecmp(text, "auto") != 0 && strcasecmp(text, "cpu") != 0) {
 		return err_set(err, ERR_PARAM, -EINVAL,
-			       "devices is '%.60s', must be 'auto', 'cpu' or 'cpu:N'", text);
+			       "devices is '%.60s', must be 'auto', 'cpu', 'cpu:N', 'cuda:I,J' or "
+			       "'cuda:all'",
+			       text);
 	}
 	c->devices = strdup(text);
 	return c->devices ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");

@@ -205,8 +205,12 @@ struct train_put_state {
 };
 
 #define TRAIN_REPLICAS_MAX 64u
+#define TRAIN_SKIPS_MAX \
+	32u /* updates in a row that overflow in f16; the loss scale is halved each time */
 
 struct hosts; /* hosts.h */
+struct stage; /* stage.c */
+struct gradients;
 
 struct train {
 	struct train_setup setup;
@@ -217,6 +221,8 @@ struct train {
 	uint32_t replicas;
 	uint64_t replica_rows[TRAIN_REPLICAS_MAX]; /* since their statistics were pooled */
 	struct merge_intra *intra;		   /* more than one replica */
+	const struct gradients *gradients;	   /* ... how they are summed */
+	struct stage *stage;			   /* NULL: arenas are in host memory */
 	struct merge_tensor *tensor;		   /* of table */
 	struct merge_table table;
 	struct hosts *hosts;		      /* NULL: this host alone */
@@ -236,6 +242,7 @@ struct train {
 	uint64_t all_rows, all_validation_rows; /* over the hosts */
 	bool penalty;				/* some tensor has a regulariser */
 	uint64_t t;				/* applied updates */
+	uint32_t skipped;			/* in a row, f16: the loss scale was too large */
 
 	struct arena arena;
 	/* Copies in arena layout. During a run: the state at the epoch's start. Between runs:
@@ -289,18 +296,44 @@ bool train_finite(const float *value, uint64_t n);
 int train_merge_err(struct train *train, struct err *err, int rc, const struct merge_error *error,
 		    const char *what);
 
+/* ---- stage.c: arenas of devices in host memory ---- */
+
+uint64_t train_stage_bytes(const struct train *train);
+/* After the nets are compiled. */
+int train_stage_open(struct train *train, struct err *err);
+void train_stage_close(struct train *train);
+/* Where the host works on an arena of replica k: the net's own, or the copy. */
+float *train_host_arena(const struct train *train, uint32_t k, enum backend_arena arena);
+/* Device to copy, copy to device; nothing to do where there is no copy. */
+int train_stage_in(struct train *train, uint32_t k, enum backend_arena arena, struct err *err);
+int train_stage_out(struct train *train, uint32_t k, enum backend_arena arena, struct err *err);
+/* Parameters and statistics (and slots) of replica 0: in. */
+int train_stage_model(struct train *train, bool slots, struct err *err);
+/* A back end's call on replica k failed without a message. */
+int train_device_err(const struct train *train, uint32_t k, struct err *err, int rc,
+		     const char *what);
+
 /* ---- replicas.c: the copies of the network on this host ---- */
+
+/* How the gradients of the replicas are summed. */
+struct gradients {
+	bool announce; /* told of each bucket as it becomes final */
+	/* The sum becomes every replica's gradient. keep: only the host arena of replica 0, of
+	 * which train_replicas_spread then makes it. */
+	int (*reduce)(struct train *train, bool keep, struct err *err);
+};
 
 int train_table_make(struct train *train, struct err *err);
 /* After the nets are compiled: the all-reduce between them. */
 int train_replicas_open(struct train *train, struct err *err);
 void train_replicas_close(struct train *train);
-/* Sums the gradients that all replicas have announced. */
-int train_replicas_reduce(struct train *train, struct err *err);
+/* Sums the gradients of all replicas. keep: as in struct gradients; replica 0's is in its host
+ * arena then, with one replica, too. */
+int train_replicas_reduce(struct train *train, bool keep, struct err *err);
 /* Statistics of all replicas together, to out. */
 int train_replicas_pool(struct train *train, float *out, struct err *err);
 /* Tells that the host arenas of replica 0 were written to, and copies them to the others. */
-void train_replicas_spread(struct train *train, bool grad, bool slots);
+int train_replicas_spread(struct train *train, bool grad, bool slots, struct err *err);
 
 /* ---- model.c: the merged copy ---- */
 
@@ -316,7 +349,9 @@ int train_model_settle(struct train *train, struct err *err);
 
 void train_average_plan(struct train *train, struct arena *arena);
 /* What all hold is what the average begins with. */
-void train_average_reset(struct train *train);
+int train_average_reset(struct train *train, struct err *err);
+/* After an update of this host alone. */
+int train_average_step(struct train *train, struct err *err);
 /* After updates planned updates that led to param, which all hosts hold. */
 void train_average_update(struct train *train, const float *param, uint64_t updates);
 /* After an epoch: whether its weights count; then they do. */

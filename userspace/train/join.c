@@ -275,13 +275,13 @@ int train_hosts_merge_open(struct train *t, struct err *err)
 	rc = merge_open(&h->config, &t->table, h->n, &h->merge, &error);
 	if (rc)
 		return train_merge_err(t, err, rc, &error, "the state of merges");
-	slots = backend_host_arena(t->net, BACKEND_SLOT);
+	slots = train_host_arena(t, 0, BACKEND_SLOT);
 	for (uint32_t i = 0; i < t->slots; i++)
 		h->slot[i] = slots + i * t->graph->param_floats;
 	h->arenas = (struct merge_arenas){
-		.param = backend_host_arena(t->net, BACKEND_PARAM),
-		.grad = backend_host_arena(t->net, BACKEND_GRAD),
-		.stat = backend_host_arena(t->net, BACKEND_STAT),
+		.param = train_host_arena(t, 0, BACKEND_PARAM),
+		.grad = train_host_arena(t, 0, BACKEND_GRAD),
+		.stat = train_host_arena(t, 0, BACKEND_STAT),
 		.slot = h->slot,
 		.n_slots = t->slots,
 	};

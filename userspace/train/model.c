@@ -88,10 +88,12 @@ int train_model_equalize(struct train *t, const float **param, struct err *err)
 int train_model_make(struct train *t, struct err *err)
 {
 	struct hosts *h = t->hosts;
-	const float *param = backend_host_arena(t->net, BACKEND_PARAM);
+	const float *param = train_host_arena(t, 0, BACKEND_PARAM);
 	bool equal = false;
-	int rc = train_replicas_pool(t, t->pool_stat, err);
+	int rc = train_stage_in(t, 0, BACKEND_PARAM, err);
 
+	if (!rc)
+		rc = train_replicas_pool(t, t->pool_stat, err);
 	if (!rc && !h) {
 		t->model_param = param;
 		t->model_stat = t->pool_stat;
@@ -114,7 +116,7 @@ int train_model_make(struct train *t, struct err *err)
 
 int train_model_settle(struct train *t, struct err *err)
 {
-	const float *own = backend_host_arena(t->net, BACKEND_PARAM);
+	const float *own = train_host_arena(t, 0, BACKEND_PARAM);
 
 	memset(t->replica_rows, 0, sizeof(t->replica_rows));
 	if (t->hosts)

@@ -123,8 +123,8 @@ static int open_kind(struct train *t, uint32_t kind, uint64_t *total, struct err
 		if (t->held_optimizer)
 			return 0;
 		fill_heads(t);
-		if (t->several)
-			return 0; /* the copies are not free: hosts may be between two merges */
+		if (t->several) /* the copies are not free: hosts may be between two merges */
+			return train_stage_in(t, 0, BACKEND_SLOT, err);
 		rc = train_read_net(t, t->param, t->stat, t->slot, err);
 		t->held_weights = t->held_optimizer = !rc;
 		return rc;
@@ -145,8 +145,7 @@ static int fill_part(struct train *t, uint32_t kind, uint64_t offset, uint64_t n
 	int rc = 0;
 
 	if (kind == CTL_OPTIMIZER) {
-		optimizer_copy(t, &w,
-			       t->several ? backend_host_arena(t->net, BACKEND_SLOT) : t->slot);
+		optimizer_copy(t, &w, t->several ? train_host_arena(t, 0, BACKEND_SLOT) : t->slot);
 	} else if (kind == CTL_CONFUSION) {
 		memcpy(t->io, &t->classes, sizeof(uint32_t));
 		if (t->classes)
@@ -278,7 +277,7 @@ static int apply_weights(struct train *t, struct err *err)
 		t->hosts->fresh = true;
 	rc = train_write_net(t, t->param, t->stat, NULL, err);
 	if (!rc && t->average.mean)
-		train_average_reset(t);
+		rc = train_average_reset(t, err);
 	return rc;
 }
 
@@ -308,7 +307,7 @@ static int apply_optimizer(struct train *t, struct err *err)
 	for (uint32_t k = 0; !rc && k < t->replicas; k++)
 		rc = backend_write(t->replica[k], BACKEND_SLOT, 0, slots, t->slot);
 	if (rc)
-		return err_set(err, ERR_INTERNAL, rc, "writing optimizer state: %s", strerror(-rc));
+		return train_device_err(t, 0, err, rc, "writing optimizer state");
 	t->t = updates;
 	t->held_optimizer = true;
 	return 0;

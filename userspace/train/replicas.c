@@ -4,8 +4,8 @@
  * gradients, and apply the same update each, so that their parameters stay equal to the last bit;
  * their batch-norm statistics are their own until they are pooled.
  *
- * The all-reduce works on arenas in host memory. One for devices (NCCL) replaces
- * train_replicas_open, _bucket and _reduce, and nothing else.
+ * How the gradients are summed is a small table, struct gradients: in the arenas where those are in
+ * host memory, through copies of them where they are on devices.
  */
 #include "internal.h"
 
@@ -66,20 +66,40 @@ int train_table_make(struct train *t, struct err *err)
 
 /* ---- gradients ---- */
 
-static int need_host_memory(struct train *t, struct err *err)
+/* In host memory: buckets are summed while the backward pass goes on. */
+static int sum_in_place(struct train *t, bool keep, struct err *err)
 {
-	for (uint32_t k = 0; k < t->replicas; k++)
-		if ((t->graph->param_floats &&
-		     (!backend_host_arena(t->replica[k], BACKEND_PARAM) ||
-		      !backend_host_arena(t->replica[k], BACKEND_GRAD))) ||
-		    (t->graph->stat_floats && !backend_host_arena(t->replica[k], BACKEND_STAT)) ||
-		    (t->slots && !backend_host_arena(t->replica[k], BACKEND_SLOT)))
-			return err_set(err, ERR_PARAM, -ENOTSUP,
-				       "back end '%s' keeps weights on a device: more than one "
-				       "replica or host is not possible there in this version",
-				       backend_name(t->setup.backend));
-	return 0;
+	struct merge_error error = {0};
+	int rc = 0;
+
+	for (uint32_t k = 0; !rc && k < t->replicas; k++)
+		rc = merge_intra_wait(t->intra, k, &error);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
 }
+
+/* On devices: by way of host memory, with the same arithmetic. */
+static int sum_staged(struct train *t, bool keep, struct err *err)
+{
+	struct merge_error error = {0};
+	uint64_t n = t->graph->param_floats;
+	int rc = 0;
+
+	for (uint32_t k = 0; n && !rc && k < t->replicas; k++) {
+		rc = train_stage_in(t, k, BACKEND_GRAD, err);
+		if (rc)
+			return rc;
+		rc = merge_intra_bucket(t->intra, k, 0, n, &error);
+	}
+	if (rc)
+		return train_merge_err(t, err, rc, &error, "the all-reduce of the replicas");
+	rc = sum_in_place(t, keep, err);
+	for (uint32_t k = 0; !rc && !keep && k < t->replicas; k++)
+		rc = train_stage_out(t, k, BACKEND_GRAD, err);
+	return rc;
+}
+
+static const struct gradients in_place = {.announce = true, .reduce = sum_in_place};
+static const struct gradients staged = {.announce = false, .reduce = sum_staged};
 
 int train_replicas_open(struct train *t, struct err *err)
 {
@@ -91,12 +111,13 @@ int train_replicas_open(struct train *t, struct err *err)
 		.buckets_max = 4 * t->graph->n_tensors + 64,
 	};
 	struct merge_error error = {0};
-	int rc = t->several ? need_host_memory(t, err) : 0;
+	int rc = train_stage_open(t, err);
 
 	if (rc || t->replicas == 1)
 		return rc;
+	t->gradients = t->stage ? &staged : &in_place;
 	for (uint32_t k = 0; k < t->replicas; k++)
-		arena[k] = backend_host_arena(t->replica[k], BACKEND_GRAD);
+		arena[k] = train_host_arena(t, k, BACKEND_GRAD);
 	rc = merge_intra_open(&config, &t->intra, &error);
 	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
 }
@@ -110,16 +131,14 @@ void train_replicas_close(struct train *t)
 			backend_net_free(t->replica[k]);
 	memset(t->replica, 0, sizeof(t->replica));
 	t->net = NULL;
+	train_stage_close(t);
 }
 
-int train_replicas_reduce(struct train *t, struct err *err)
+int train_replicas_reduce(struct train *t, bool keep, struct err *err)
 {
-	struct merge_error error = {0};
-	int rc = 0;
-
-	for (uint32_t k = 0; !rc && t->intra && k < t->replicas; k++)
-		rc = merge_intra_wait(t->intra, k, &error);
-	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+	if (t->intra)
+		return t->gradients->reduce(t, keep, err);
+	return keep ? train_stage_in(t, 0, BACKEND_GRAD, err) : 0;
 }
 
 /* ---- state ---- */
@@ -133,38 +152,49 @@ int train_replicas_pool(struct train *t, float *out, struct err *err)
 		return 0;
 	rc = backend_read(t->net, BACKEND_STAT, 0, t->graph->stat_floats, out);
 	if (rc)
-		return err_set(err, ERR_INTERNAL, rc, "reading statistics: %s", strerror(-rc));
+		return train_device_err(t, 0, err, rc, "reading statistics");
 	if (t->replicas == 1)
 		return 0;
-	for (uint32_t k = 0; k < t->replicas; k++)
-		stat[k] = backend_host_arena(t->replica[k], BACKEND_STAT);
+	for (uint32_t k = 0; k < t->replicas; k++) {
+		rc = train_stage_in(t, k, BACKEND_STAT, err);
+		if (rc)
+			return rc;
+		stat[k] = train_host_arena(t, k, BACKEND_STAT);
+	}
 	merge_statistics(&t->table, t->replicas, stat, t->replica_rows, out);
 	return 0;
 }
 
-static void spread(struct train *t, enum backend_arena arena, uint64_t floats)
+static int spread(struct train *t, enum backend_arena arena, uint64_t floats, struct err *err)
 {
-	const float *from = floats ? backend_host_arena(t->net, arena) : NULL;
+	float *from = floats ? train_host_arena(t, 0, arena) : NULL;
+	int rc = 0;
 
 	if (!from)
-		return;
+		return 0;
 	for (uint32_t k = 1; k < t->replicas; k++)
-		memcpy(backend_host_arena(t->replica[k], arena), from, floats * sizeof(float));
-	for (uint32_t k = 0; k < t->replicas; k++)
-		backend_touch(t->replica[k], arena);
+		if (train_host_arena(t, k, arena) != from)
+			memcpy(train_host_arena(t, k, arena), from, floats * sizeof(float));
+	for (uint32_t k = 0; !rc && k < t->replicas; k++) {
+		rc = train_stage_out(t, k, arena, err);
+		if (!t->stage)
+			backend_touch(t->replica[k], arena);
+	}
+	return rc;
 }
 
-void train_replicas_spread(struct train *t, bool grad, bool slots)
+int train_replicas_spread(struct train *t, bool grad, bool slots, struct err *err)
 {
 	const struct backend_graph *g = t->graph;
+	int rc;
 
-	if (grad) {
-		spread(t, BACKEND_GRAD, g->param_floats);
-		return;
-	}
-	spread(t, BACKEND_PARAM, g->param_floats);
-	spread(t, BACKEND_STAT, g->stat_floats);
-	if (slots)
-		spread(t, BACKEND_SLOT, g->param_floats * t->slots);
+	if (grad)
+		return spread(t, BACKEND_GRAD, g->param_floats, err);
+	rc = spread(t, BACKEND_PARAM, g->param_floats, err);
+	if (!rc)
+		rc = spread(t, BACKEND_STAT, g->stat_floats, err);
+	if (!rc && slots)
+		rc = spread(t, BACKEND_SLOT, g->param_floats * t->slots, err);
 	memset(t->replica_rows, 0, sizeof(t->replica_rows));
+	return rc;
 }

@@ -191,7 +191,7 @@ static int begin(struct run *r, const struct ctl_run *run, struct err *err)
 	};
 	const uint8_t *out;
 	uint32_t n;
-	int rc;
+	int rc = 0;
 
 	if (!h)
 		return 0;
@@ -200,10 +200,13 @@ static int begin(struct run *r, const struct ctl_run *run, struct err *err)
 	h->distance = NAN;
 	mine.fresh = h->fresh;
 	memcpy(&mine.lr_factor, &run->lr_factor, sizeof(mine.lr_factor));
-	if (!h->apart || h->fresh)
+	if (!h->apart || h->fresh) {
+		rc = train_stage_in(t, 0, BACKEND_PARAM, err);
 		mine.checksum =
 			XXH3_64bits(h->arenas.param, t->graph->param_floats * sizeof(float));
-	rc = train_hosts_gather(t, &mine, sizeof(mine), &out, &n, err);
+	}
+	if (!rc)
+		rc = train_hosts_gather(t, &mine, sizeof(mine), &out, &n, err);
 	if (!rc)
 		rc = same_order(t, out, n, &r->stopped, err);
 	if (!rc && h->config.unit == MERGE_AUTO && run->merge_every)

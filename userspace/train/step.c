@@ -66,6 +66,20 @@ static void count_step(struct run *r)
 	atomic_store_explicit(&t->at_step, r->step + 1, memory_order_relaxed);
 }
 
+/* An f16 back end lowers its loss scale where a gradient overflows, and the update is left out. */
+static void count_update(struct run *r, bool finite)
+{
+	struct train *t = r->t;
+	bool scaled = t->setup.config->precision == BACKEND_PRECISION_F16;
+
+	if (finite) {
+		t->t++;
+		t->skipped = 0;
+	} else if (!scaled || ++t->skipped > TRAIN_SKIPS_MAX) {
+		train_found(r, BAD_GRADIENT, false);
+	}
+}
+
 /* What replica k does in step s. base: place of the host's rows in the global batch. */
 static int one_replica(struct run *r, const struct update *u, uint32_t k, struct steps_range host,
 		       uint64_t base, bool whole, struct err *err)
@@ -73,7 +87,7 @@ static int one_replica(struct run *r, const struct update *u, uint32_t k, struct
 	struct train *t = r->t;
 	struct steps_range mine = train_steps_of_replica(host, t->replicas, k);
 	struct bucket bucket = {.t = t, .replica = k};
-	bool tell = t->intra && r->step + 1 == u->last;
+	bool tell = t->intra && t->gradients->announce && r->step + 1 == u->last;
 	struct backend_applied applied = {.finite = true};
 	struct backend_error error = {""};
 	struct backend_sums sums = {0};
@@ -100,10 +114,8 @@ static int one_replica(struct run *r, const struct update *u, uint32_t k, struct
 	if (rc)
 		return train_backend_err(err, rc, &error, "training");
 	count_rows(r, k, &mb, sums.loss, u->penalty);
-	if (whole && applied.finite)
-		t->t++;
-	if (!applied.finite)
-		train_found(r, BAD_GRADIENT, false);
+	if (whole)
+		count_update(r, applied.finite);
 	return 0;
 }
 
@@ -128,7 +140,7 @@ int train_gradients(struct run *r, const struct update *u, bool *applied, struct
 			break;
 	}
 	if (!rc && !r->bad.what)
-		rc = train_replicas_reduce(t, err);
+		rc = train_replicas_reduce(t, u->shared, err);
 	return rc;
 }
 
@@ -146,9 +158,6 @@ int train_apply(struct run *r, struct err *err)
 			return train_backend_err(err, rc, &error, "training");
 		finite &= applied.finite;
 	}
-	if (finite)
-		t->t++;
-	else
-		train_found(r, BAD_GRADIENT, false);
+	count_update(r, finite);
 	return 0;
 }

@@ -226,6 +226,15 @@ static int take_normalization(struct train *t, struct err *err)
 	return 0;
 }
 
+static int check_devices(const struct train *t, struct err *err)
+{
+	if (backend_on_device(t->setup.backend) && t->replicas > t->setup.n_backends)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "replicas is %u, and a device runs one: there are %u", t->replicas,
+			       t->setup.n_backends);
+	return 0;
+}
+
 /* join: with the other hosts, if there are any. */
 static int new_train(const struct train_setup *setup, bool join, struct train **out,
 		     struct notice *notice, struct err *err)
@@ -238,10 +247,20 @@ static int new_train(const struct train_setup *setup, bool join, struct train **
 	t->setup = *setup;
 	if (setup->net && merge_net_size(setup->net) == 1)
 		t->setup.net = NULL;
-	t->replicas = setup->inference ? 1 : setup->config->replicas;
+	if (setup->backends) {
+		t->setup.backend = setup->backends[0];
+	} else {
+		t->setup.backends = &t->setup.backend;
+		t->setup.n_backends = 1;
+	}
+	t->replicas = setup->inference		? 1
+		      : setup->config->replicas ? setup->config->replicas
+						: t->setup.n_backends;
 	t->several = !setup->inference && (t->replicas > 1 || t->setup.net ||
 					   setup->config->average != TRAIN_NO_AVERAGE);
-	rc = resolve(t, notice, err);
+	rc = check_devices(t, err);
+	if (!rc)
+		rc = resolve(t, notice, err);
 	if (t->setup.net && join) {
 		int joined = train_hosts_open(t, rc ? err : NULL, err);
 
@@ -260,48 +279,69 @@ static int new_train(const struct train_setup *setup, bool join, struct train **
 	return rc;
 }
 
-static int net_bytes(struct train *t, uint64_t *bytes, struct err *err)
+static int net_bytes(struct train *t, uint64_t *first, uint64_t *others, struct err *err)
 {
 	struct backend_net_options options;
-	uint64_t net, other = 0;
+	uint64_t other = 0;
 	int rc;
 
 	net_options(t, &options);
-	rc = backend_estimate(t->setup.backend, t->graph, &options, &net);
+	rc = backend_estimate(t->setup.backend, t->graph, &options, first);
 	options.max_batch = t->replica_batch;
 	if (!rc && t->replicas > 1)
 		rc = backend_estimate(t->setup.backend, t->graph, &options, &other);
 	if (rc)
 		return err_set(err, rc == -ENOMEM || rc == -EOVERFLOW ? ERR_LIMIT : ERR_ARCH, rc,
 			       "the memory of the network cannot be estimated");
-	if (__builtin_mul_overflow(other, t->replicas - 1, &other) ||
-	    __builtin_add_overflow(net, other, bytes))
+	if (__builtin_mul_overflow(other, t->replicas - 1, others))
 		return err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
 	return 0;
 }
 
-int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err)
+static int estimate(const struct train_setup *setup, uint64_t *host, uint64_t *device,
+		    struct err *err)
 {
 	struct notice notice = {0};
 	struct train *t;
-	uint64_t net = 0, hosts = 0;
+	uint64_t net = 0, others = 0, hosts = 0;
 	int rc = new_train(setup, false, &t, &notice, err);
 
 	free(notice.text);
 	if (rc)
 		return rc;
-	rc = net_bytes(t, &net, err);
+	rc = net_bytes(t, &net, &others, err);
 	t->slots = slots_of(&setup->config->optimizer);
 	if (!rc && t->setup.net)
 		rc = train_hosts_memory(t, &hosts, err);
 	plan_memory(t);
-	if (!rc && (t->arena.overflow || __builtin_add_overflow(net, t->arena.used, &net) ||
+	*device = 0;
+	if (backend_on_device(t->setup.backend)) {
+		*device = net;
+		net = others = 0;
+	}
+	if (!rc && (t->arena.overflow || __builtin_add_overflow(net, others, &net) ||
+		    __builtin_add_overflow(net, t->arena.used, &net) ||
+		    __builtin_add_overflow(net, train_stage_bytes(t), &net) ||
 		    __builtin_add_overflow(net, hosts, &net)))
 		rc = err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
 	if (!rc)
-		*bytes = net + sizeof(*t);
+		*host = net + sizeof(*t);
 	train_free(t);
 	return rc;
+}
+
+int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err)
+{
+	uint64_t device;
+
+	return estimate(setup, bytes, &device, err);
+}
+
+int train_estimate_device(const struct train_setup *setup, uint64_t *bytes, struct err *err)
+{
+	uint64_t host;
+
+	return estimate(setup, &host, bytes, err);
 }
 
 static int canceled(const struct train *t, struct err *err)
@@ -321,8 +361,8 @@ static int compile(struct train *t, struct err *err)
 		int rc = canceled(t, err);
 
 		if (!rc)
-			rc = backend_compile(t->setup.backend, t->graph, &options, &t->replica[k],
-					     &error);
+			rc = backend_compile(t->setup.backends[k % t->setup.n_backends], t->graph,
+					     &options, &t->replica[k], &error);
 		if (rc)
 			return rc == -ECANCELED
 				       ? rc
@@ -364,7 +404,7 @@ static int make_net(struct train *t, struct err *err)
 		rc = train_write_net(t, t->param, t->stat, NULL, err);
 	t->held_weights = !rc;
 	if (!rc && t->average.mean)
-		train_average_reset(t);
+		rc = train_average_reset(t, err);
 	return rc;
 }
 
@@ -374,8 +414,7 @@ int train_read_net(struct train *t, float *param, float *stat, float *slot, stru
 
 	if (!rc && slot && t->slots)
 		rc = backend_read(t->net, BACKEND_SLOT, 0, t->graph->param_floats * t->slots, slot);
-	return rc ? err_set(err, ERR_INTERNAL, rc, "reading weights from the back end: %s",
-			    strerror(-rc))
+	return rc ? train_device_err(t, 0, err, rc, "reading weights from the back end")
 		  : train_replicas_pool(t, stat, err);
 }
 
@@ -396,13 +435,13 @@ static int write_replica(struct train *t, struct backend_net *net, const float *
 int train_write_net(struct train *t, const float *param, const float *stat, const float *slot,
 		    struct err *err)
 {
-	int rc = 0;
+	for (uint32_t k = 0; k < t->replicas; k++) {
+		int rc = write_replica(t, t->replica[k], param, stat, slot);
 
-	for (uint32_t k = 0; !rc && k < t->replicas; k++)
-		rc = write_replica(t, t->replica[k], param, stat, slot);
-	return rc ? err_set(err, ERR_INTERNAL, rc, "writing weights to the back end: %s",
-			    strerror(-rc))
-		  : 0;
+		if (rc)
+			return train_device_err(t, k, err, rc, "writing weights to the back end");
+	}
+	return 0;
 }
 
 int train_create(const struct train_setup *setup, struct train **out, char **notice,
@@ -477,6 +516,7 @@ void train_apply_ok(const struct train *t, struct ctl_apply_ok *out)
 	uint64_t rows = t->setup.inference ? 0 : t->all_rows, bytes = t->arena.size + sizeof(*t);
 	uint64_t hosts = 0;
 
+	bytes += train_stage_bytes(t);
 	for (uint32_t k = 0; k < t->replicas; k++)
 		bytes += backend_net_bytes(t->replica[k]);
 	if (t->hosts && !train_hosts_memory((struct train *)t, &hosts, NULL))

@@ -16,6 +16,7 @@
 #include "../../kernels/backend.h"
 #include "../../nccl_merge/merge.h"
 #include "../base/err.h"
+#include "../base/gpulist.h"
 #include "../ctl/agree.h"
 #include "../ctl/ctl.h"
 #include "../data/data.h"
@@ -69,7 +70,8 @@ enum train_average { TRAIN_NO_AVERAGE = 0, TRAIN_EMA, TRAIN_SWA };
  *   monitor: val_loss where there are validation rows, else loss
  * - augment: null or 'flip, pad_crop=4, cutout=8'
  * - normalize (or normalization) 'auto' | none | scale | standardize; normalizing_const null
- * - replicas 1 [1..64]: copies of the network on each host, which share every step's rows
+ * - replicas [1..64]: copies of the network on each host, which share every step's rows; default
+ *   one for each of its devices
  * - several hosts (checked, and of no effect on one): merge, a name of merge_preset, 'average';
  *   merge_every N | 'epoch' | 'K epochs' | 'auto', in updates; merge_warmup, epochs of synchronous
  *   steps before the first local one [0..100000]; merge_momentum keep | average | reset; merge_wire
@@ -79,15 +81,18 @@ enum train_average { TRAIN_NO_AVERAGE = 0, TRAIN_EMA, TRAIN_SWA };
  *   a moving average over the updates (over the merges where hosts are apart), or the mean of the
  *   weights after each epoch past the first `start` (3/4 of all), with statistics made anew
  * - reshuffle auto | on | off, min_hosts: for the coordinator
- * - devices 'auto' | 'cpu' | 'cpu:N', precision 'f32', deterministic true, cache true:
- *   refused where this build cannot do what is asked; max_bad_rows null = no limit
+ * - devices 'auto' | 'cpu' | 'cpu:N' | 'cuda:I,J' | 'cuda:all', precision 'f32' | 'tf32' | 'bf16' |
+ *   'f16': whether the host has them is for the caller to say; deterministic true, cache true;
+ *   max_bad_rows null = no limit
  * - architecture (text), backend 'cpu' | 'ref' (tests), kind 'train' | 'predict' | 'evaluate' (or
  *   enum ctl_job_kind), model_table
  * - source, dependent, independent, validation_source, id_column, on_exists, warm_start: texts for
  *   the coordinator, checked for their type only
  */
 struct train_config {
-	uint32_t epochs, batch_size, evaluate_every, accumulate, replicas;
+	uint32_t epochs, batch_size, evaluate_every, accumulate;
+	uint32_t replicas; /* 0: not given */
+	enum backend_precision precision;
 	struct backend_optimizer_config optimizer;
 	struct backend_loss_config loss;
 	bool loss_auto, logits_auto;
@@ -145,7 +150,13 @@ struct train;
 struct train_setup {
 	const struct train_config *config; /* must outlive the training */
 	const struct model *model;	   /* shape known */
+	/*
+	 * Replica k computes on backends[k % n_backends]; where they are devices there are no more
+	 * replicas than that. backends NULL: backend alone. They outlive the training.
+	 */
 	struct backend *backend;
+	struct backend *const *backends;
+	uint32_t n_backends;
 	struct data_set *data; /* applied */
 	const struct agree_block *agreed;
 	bool inference; /* predict or evaluate only */
@@ -177,8 +188,9 @@ struct train_setup {
 void train_drop_rows(struct train *train);
 int train_rows(struct train *train, struct data_set *data, struct err *err);
 
-/* Memory that train_create will take. */
+/* Memory of this host that train_create will take; and of each device, 0 where there is none. */
 int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err);
+int train_estimate_device(const struct train_setup *setup, uint64_t *bytes, struct err *err);
 /* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings), NULL if
  * there are none. */
 int train_create(const struct train_setup *setup, struct train **out, char **notice,

@@ -115,6 +115,8 @@ int train_merge_now(struct run *r, struct err *err)
 		rc = train_weights_finite(t, &finite, err);
 	if (!finite)
 		train_found(r, BAD_WEIGHT, false);
+	if (!rc)
+		rc = train_stage_model(t, true, err);
 	if (!rc && t->replicas > 1)
 		rc = pool_here(t, err);
 	flags = flags_of(r);
@@ -129,8 +131,9 @@ int train_merge_now(struct run *r, struct err *err)
 	h->samples = h->since = h->beat = 0;
 	h->beat_seconds = 0;
 	h->apart = h->config.kind == MERGE_EASGD;
-	train_replicas_spread(t, false, true);
-	rc = train_keep_good(r, r->step + 1, err);
+	rc = train_replicas_spread(t, false, true, err);
+	if (!rc)
+		rc = train_keep_good(r, r->step + 1, err);
 	if (!rc)
 		tell_merge(r, merge_model(h->merge), t->stat);
 	return rc;
@@ -149,6 +152,8 @@ static int start_local(struct run *r, uint64_t done, struct err *err)
 	t->model_param = t->model_stat = NULL;
 	if (!rc)
 		rc = train_keep_good(r, done, err);
+	if (!rc)
+		rc = train_stage_in(t, 0, BACKEND_PARAM, err);
 	if (rc)
 		return rc;
 	merge_start(h->merge, h->arenas.param);
@@ -178,9 +183,7 @@ static int local_update(struct run *r, const struct update *u, struct err *err)
 	rc = train_gradients(r, u, &applied, err);
 	if (!rc && !applied && !r->bad.what)
 		rc = train_apply(r, err);
-	if (!rc && !t->hosts && !r->bad.what)
-		train_average_update(t, backend_host_arena(t->net, BACKEND_PARAM), 1);
-	return rc;
+	return !rc && !t->hosts && !r->bad.what ? train_average_step(t, err) : rc;
 }
 
 static int shared_update(struct run *r, struct update *u, struct err *err)
@@ -190,8 +193,9 @@ static int shared_update(struct run *r, struct update *u, struct err *err)
 	bool applied;
 	int rc = r->bad.what ? 0 : train_gradients(r, u, &applied, err);
 
-	/* in the sum nobody could tell whose it was */
-	if (!rc && !train_finite(t->hosts->arenas.grad, t->graph->param_floats))
+	/* in the sum nobody could tell whose it was; in f16 all leave the update out */
+	if (!rc && t->setup.config->precision != BACKEND_PRECISION_F16 &&
+	    !train_finite(t->hosts->arenas.grad, t->graph->param_floats))
 		train_found(r, BAD_GRADIENT, false);
 	flags = flags_of(r);
 	if (!rc)
@@ -201,10 +205,13 @@ static int shared_update(struct run *r, struct update *u, struct err *err)
 	take_flags(r, flags);
 	if (r->bad_everywhere || !u->rows)
 		return 0;
-	train_replicas_spread(t, true, false);
-	rc = train_apply(r, err);
+	rc = train_replicas_spread(t, true, false, err);
+	if (!rc)
+		rc = train_apply(r, err);
 	/* the same sum on all hosts: all find it */
 	r->bad_everywhere |= r->bad.what != BAD_NONE;
+	if (!rc && !r->bad_everywhere && (t->setup.on_merge || t->average.mean))
+		rc = train_stage_model(t, false, err);
 	if (!rc && !r->bad_everywhere)
 		train_average_update(t, t->hosts->arenas.param, 1);
 	if (!rc && !r->bad_everywhere)

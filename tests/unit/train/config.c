@@ -38,7 +38,7 @@ static void defaults(void)
 {
 	is(parse("{}"), 0, "an empty spec");
 	ok(c.epochs == 10 && !c.batch_size && c.evaluate_every == 1 && c.accumulate == 1 &&
-		   c.replicas == 1 && c.seed == 0 && c.kind == CTL_TRAIN,
+		   c.replicas == 0 && c.seed == 0 && c.kind == CTL_TRAIN,
 	   "default counts");
 	ok(c.optimizer.kind == BACKEND_SGD && c.optimizer.momentum == .9f &&
 		   !c.optimizer.nesterov && c.learning_rate == .02 && c.optimizer.weight_decay == 0,
@@ -112,6 +112,9 @@ static void values(void)
 	TAKEN("{\"merge\": \"trimmed_mean\", \"merge_trim\": 2, \"merge_wire\": \"bf16\"}",
 	      c.merge_trim == 2 && c.merge_wire == MERGE_BF16);
 	TAKEN("{\"replicas\": 64}", c.replicas == 64);
+	TAKEN("{\"devices\": \"cuda:0,2\"}", !strcmp(c.devices, "cuda:0,2") && !c.threads);
+	TAKEN("{\"devices\": \"cuda:all\", \"precision\": \"bf16\"}",
+	      c.precision == BACKEND_PRECISION_BF16);
 	TAKEN("{\"normalization\": \"standardize\"}", c.normalize == AGREE_STANDARDIZE);
 	TAKEN("{\"kind\": \"evaluate\"}", c.kind == CTL_EVALUATION);
 	TAKEN("{\"kind\": 1}", c.kind == CTL_PREDICTION);
@@ -198,7 +201,8 @@ static void names(void)
 	refused("{\"epoch\": 3}", "unknown argument 'epoch'", "Did you mean 'epochs'?");
 	refused("{\"leraning_rate\": 3}", "unknown argument", "'learning_rate'");
 	refused("{\"zzzzzz\": 3}", "unknown argument 'zzzzzz'", "gpu_cnn(7)");
-	refused("{\"precision\": \"bf16\"}", "precision is \"bf16\", must be 'f32'", NULL);
+	refused("{\"precision\": \"f8\"}",
+		"precision is \"f8\", must be one of 'f32', 'tf32', 'bf16', 'f16'", NULL);
 	refused("{\"merge\": \"avarage\"}", "merge is", "'average'");
 	refused("{\"merge_every\": \"often\"}", "merge_every is 'often'", NULL);
 	refused("{\"merge_every\": 0}", "merge_every is '0', must be a number of updates in [1, ",
@@ -219,9 +223,14 @@ static void names(void)
 	refused("{\"merge_wire\": \"f16\"}", "merge_wire is \"f16\", must be one of", "'bf16'");
 	refused("{\"merge_warmup\": -1}", "merge_warmup is -1, must be a number in [0, 100000]",
 		NULL);
-	refused("{\"devices\": \"cuda:0\"}", "no CUDA back end", "'cpu'");
+	refused("{\"devices\": \"cuda:0,0\"}",
+		"numbers of GPUs with commas between them, each once", NULL);
+	refused("{\"devices\": \"cuda\"}", "must be 'cuda:all', or 'cuda:' and numbers", NULL);
 	refused("{\"devices\": \"cpu:0\"}", "integer in [1, 1024]", NULL);
-	refused("{\"devices\": \"none\"}", "must be 'auto', 'cpu' or 'cpu:N'", NULL);
+	refused("{\"devices\": \"none\"}",
+		"must be 'auto', 'cpu', 'cpu:N', 'cuda:I,J' or "
+		"'cuda:all'",
+		NULL);
 	refused("{\"backend\": \"cuda\"}", "backend is 'cuda', must be one of 'cpu', 'ref'", NULL);
 	refused("{\"normalization\": \"standard\"}",
 		"normalization is \"standard\", must be one of", NULL);

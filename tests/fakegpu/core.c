@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT
+/* core.c: devices, their memory, pinned memory, injected faults and the counts. */
+#define _GNU_SOURCE
+#include "fake.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define RESERVE (1ull << 36) /* addresses of one device; never given out twice */
+#define PAGE 4096ull
+#define GRAIN 256ull /* cudaMalloc's alignment */
+#define POISON 0xff  /* NaN as f32, f16 and bf16 */
+#define FAULTS_MAX 16
+
+struct block {
+	LIST_ENTRY(block) link;
+	char *p;
+	size_t bytes;
+	int device; /* -1: pinned host memory */
+	void *map;
+	size_t map_bytes;
+};
+
+struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static LIST_HEAD(, block) blocks = LIST_HEAD_INITIALIZER(blocks);
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct {
+	char name[64];
+	uint64_t n, seen;
+	enum fake_fault kind;
+} fault[FAULTS_MAX];
+static int n_faults;
+
+static const char *const count_name[FAKE_COUNTS] = {
+	"device_memory", "pinned_memory",    "streams",	    "events",
+	"graphs",	 "graph_execs",	     "dnn_handles", "dnn_descriptors",
+	"blas_handles",	 "blas_descriptors", "comms",
+};
+
+int *fake_current(void)
+{
+	static _Thread_local int current;
+
+	return &current;
+}
+
+uint64_t fake_random(void)
+{
+	fake.random ^= fake.random << 13;
+	fake.random ^= fake.random >> 7;
+	fake.random ^= fake.random << 17;
+	return fake.random;
+}
+
+void fake_add(enum fake_count what, int n)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.live[what] += n;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_violation(const char *fmt, ...)
+{
+	va_list ap;
+
+	fputs("fakegpu: wrong use: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	__atomic_add_fetch(&fake.violations, 1, __ATOMIC_RELAXED);
+	if (getenv("FAKEGPU_ABORT"))
+		abort();
+}
+
+/* ---- start, end ---- */
+
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+int fakegpu_report(char *out, size_t size)
+{
+	int n = snprintf(out, size,
+			 "{\"fakegpu\":1,\"pkeys\":%s,\"violations\":%llu,\"kernels\":%llu,"
+			 "\"copies\":%llu",
+			 fake.pkey >= 0 ? "true" : "false", (unsigned long long)fake.violations,
+			 (unsigned long long)fake.kernels, (unsigned long long)fake.copies);
+
+	for (int i = 0; i < FAKE_COUNTS && n > 0 && (size_t)n < size; i++)
+		n += snprintf(out + n, size - (size_t)n, ",\"%s\":%lld", count_name[i],
+			      (long long)fake.live[i]);
+	if (n > 0 && (size_t)n < size)
+		n += snprintf(out + n, size - (size_t)n, ",\"peak\":%llu}\n",
+			      (unsigned long long)fake.device[0].peak);
+	return n;
+}
+
+int64_t fakegpu_live(void)
+{
+	int64_t all = 0;
+
+	pthread_mutex_lock(&fake.lock);
+	for (int i = 0; i < FAKE_COUNTS; i++)
+		all += fake.live[i];
+	pthread_mutex_unlock(&fake.lock);
+	return all;
+}
+
+uint64_t fakegpu_violations(void)
+{
+	return __atomic_load_n(&fake.violations, __ATOMIC_RELAXED);
+}
+
+static void write_report(void)
+{
+	const char *path = getenv("FAKEGPU_REPORT");
+	char text[1024];
+	FILE *f;
+
+	if (!path || !*path)
+		return;
+	fakegpu_report(text, sizeof(text));
+	f = fopen(path, "a");
+	if (!f)
+		return;
+	fputs(text, f);
+	fclose(f);
+}
+
+static void start(void)
+{
+	fake.n_devices = (int)number("FAKEGPU_DEVICES", 1);
+	if (fake.n_devices > FAKE_DEVICES_MAX)
+		fake.n_devices = FAKE_DEVICES_MAX;
+	fake.random = number("FAKEGPU_SEED", 1) * 0x9e3779b97f4a7c15ull + 1;
+	fake.eager = number("FAKEGPU_EAGER", 0) != 0;
+	fake.pkey = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+	for (int i = 0; i < fake.n_devices; i++) {
+		struct fake_device *d = &fake.device[i];
+
+		d->limit = number("FAKEGPU_MEMORY", 1ull << 30);
+		d->base = mmap(NULL, RESERVE, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (d->base == MAP_FAILED) {
+			perror("fakegpu: reserving addresses");
+			abort();
+		}
+	}
+	fakegpu_fault(getenv("FAKEGPU_FAULT"));
+	atexit(write_report);
+}
+
+void fake_init(void)
+{
+	pthread_once(&once, start);
+}
+
+/* ---- device memory ---- */
+
+/*
+ * The allocation ends at a page's end, up to GRAIN, and a page without access follows: an access
+ * past it is caught at once. Addresses are never used twice, so that a use after free is, too.
+ */
+cudaError_t fake_alloc(int device, size_t bytes, void **out)
+{
+	struct fake_device *d = &fake.device[device];
+	uint64_t size = (bytes + GRAIN - 1) & ~(GRAIN - 1);
+	uint64_t map = (size + PAGE - 1) & ~(PAGE - 1);
+	struct block *b = calloc(1, sizeof(*b));
+	cudaError_t rc = b ? cudaSuccess : cudaErrorMemoryAllocation;
+
+	pthread_mutex_lock(&fake.lock);
+	if (!rc && (d->used + map > d->limit || d->next + map + PAGE > RESERVE))
+		rc = cudaErrorMemoryAllocation;
+	if (!rc) {
+		b->map = d->base + d->next;
+		b->map_bytes = map;
+		b->p = (char *)b->map + (map - size);
+		b->bytes = bytes;
+		b->device = device;
+		if (mprotect(b->map, map, PROT_READ | PROT_WRITE))
+			rc = cudaErrorMemoryAllocation;
+		else
+			memset(b->map, POISON, map);
+		if (!rc && fake.pkey >= 0)
+			pkey_mprotect(b->map, map, PROT_READ | PROT_WRITE, fake.pkey);
+		else if (!rc && !fake.open)
+			mprotect(b->map, map, PROT_NONE);
+	}
+	if (!rc) {
+		d->next += map + PAGE;
+		d->used += map;
+		if (d->used > d->peak)
+			d->peak = d->used;
+		LIST_INSERT_HEAD(&blocks, b, link);
+		fake.live[FAKE_DEVICE_MEMORY]++;
+	}
+	pthread_mutex_unlock(&fake.lock);
+	if (rc) {
+		free(b);
+		return rc;
+	}
+	*out = b->p;
+	return cudaSuccess;
+}
+
+static void set_rights(int rights)
+{
+	struct block *b;
+
+	LIST_FOREACH (b, &blocks, link)
+		if (b->device >= 0)
+			mprotect(b->map, b->map_bytes, rights);
+	fake.open = rights != PROT_NONE;
+}
+
+void fake_open_memory(void)
+{
+	if (fake.pkey < 0 && !fake.open)
+		set_rights(PROT_READ | PROT_WRITE);
+}
+
+void fake_close_memory(void)
+{
+	if (fake.pkey < 0 && fake.open)
+		set_rights(PROT_NONE);
+}
+
+static struct block *find(const void *p, int device)
+{
+	const char *c = p;
+	struct block *b;
+
+	LIST_FOREACH (b, &blocks, link)
+		if (c >= b->p && c < b->p + b->bytes && (device == -2 || b->device == device))
+			return b;
+	return NULL;
+}
+
+cudaError_t fake_free(void *p)
+{
+	struct block *b;
+
+	if (!p)
+		return cudaSuccess;
+	pthread_mutex_lock(&fake.lock);
+	b = find(p, -2);
+	if (b && (b->p != p || b->device < 0))
+		b = NULL;
+	if (b) {
+		LIST_REMOVE(b, link);
+		fake.device[b->device].used -= b->map_bytes;
+		fake.live[FAKE_DEVICE_MEMORY]--;
+	}
+	pthread_mutex_unlock(&fake.lock);
+	if (!b) {
+		fake_violation("cudaFree of %p, which is no live device allocation", p);
+		return cudaErrorInvalidValue;
+	}
+	mmap(b->map, b->map_bytes, PROT_NONE,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	free(b);
+	return cudaSuccess;
+}
+
+cudaError_t fake_alloc_pinned(size_t bytes, void **out)
+{
+	struct block *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return cudaErrorMemoryAllocation;
+	b->p = aligned_alloc(PAGE, (bytes + PAGE - 1) & ~(PAGE - 1));
+	if (!b->p) {
+		free(b);
+		return cudaErrorMemoryAllocation;
+	}
+	memset(b->p, POISON, bytes);
+	b->bytes = bytes;
+	b->device = -1;
+	pthread_mutex_lock(&fake.lock);
+	LIST_INSERT_HEAD(&blocks, b, link);
+	fake.live[FAKE_PINNED_MEMORY]++;
+	pthread_mutex_unlock(&fake.lock);
+	*out = b->p;
+	return cudaSuccess;
+}
+
+cudaError_t fake_free_pinned(void *p)
+{
+	struct block *b;
+
+	if (!p)
+		return cudaSuccess;
+	pthread_mutex_lock(&fake.lock);
+	b = find(p, -1);
+	if (b && b->p == p) {
+		LIST_REMOVE(b, link);
+		fake.live[FAKE_PINNED_MEMORY]--;
+	} else {
+		b = NULL;
+	}
+	pthread_mutex_unlock(&fake.lock);
+	if (!b) {
+		fake_violation("cudaFreeHost of %p, which is no live pinned allocation", p);
+		return cudaErrorInvalidValue;
+	}
+	free(b->p);
+	free(b);
+	return cudaSuccess;
+}
+
+bool fake_device_range(int device, const void *p, size_t bytes, const char *what)
+{
+	struct block *b;
+	bool good;
+
+	if (!bytes)
+		return true;
+	pthread_mutex_lock(&fake.lock);
+	b = find(p, -2);
+	good = b && b->device >= 0 && (device < 0 || b->device == device) &&
+	       bytes <= (size_t)(b->p + b->bytes - (const char *)p);
+	pthread_mutex_unlock(&fake.lock);
+	if (!good)
+		fake_violation("%s: %zu bytes at %p are not in one live allocation of device %d%s",
+			       what, bytes, p, device,
+			       b && b->device < 0 ? " (it is host memory)" : "");
+	return good;
+}
+
+bool fake_pinned_range(const void *p, size_t bytes)
+{
+	struct block *b;
+	bool good;
+
+	pthread_mutex_lock(&fake.lock);
+	b = find(p, -1);
+	good = b && bytes <= (size_t)(b->p + b->bytes - (const char *)p);
+	pthread_mutex_unlock(&fake.lock);
+	return good;
+}
+
+int fake_device_of(const void *p)
+{
+	for (int i = 0; i < fake.n_devices; i++)
+		if ((const char *)p >= fake.device[i].base &&
+		    (const char *)p < fake.device[i].base + RESERVE)
+			return i;
+	return -1;
+}
+
+/* ---- faults ---- */
+
+static enum fake_fault kind_of(const char *text)
+{
+	static const char *const name[] = {"none",  "oom",  "illegal",
+					   "error", "hang", "unsupported"};
+
+	for (int i = 0; i < 6; i++)
+		if (!strcmp(text, name[i]))
+			return (enum fake_fault)i;
+	fprintf(stderr, "fakegpu: unknown kind of fault '%s'\n", text);
+	abort();
+}
+
+void fakegpu_fault(const char *spec)
+{
+	char copy[1024], *save = NULL, *item;
+
+	pthread_mutex_lock(&fake.lock);
+	n_faults = 0;
+	snprintf(copy, sizeof(copy), "%s", spec ? spec : "");
+	for (item = strtok_r(copy, ";", &save); item && n_faults < FAULTS_MAX;
+	     item = strtok_r(NULL, ";", &save)) {
+		char name[64], kind[32];
+		unsigned long long n;
+
+		if (sscanf(item, "%63[^:]:%llu:%31s", name, &n, kind) != 3) {
+			fprintf(stderr, "fakegpu: cannot read the fault '%s'\n", item);
+			abort();
+		}
+		memset(&fault[n_faults], 0, sizeof(fault[0]));
+		memcpy(fault[n_faults].name, name, sizeof(name));
+		fault[n_faults].n = n;
+		fault[n_faults++].kind = kind_of(kind);
+	}
+	pthread_mutex_unlock(&fake.lock);
+}
+
+enum fake_fault fake_fault(const char *name)
+{
+	enum fake_fault kind = FAKE_NONE;
+
+	pthread_mutex_lock(&fake.lock);
+	fake.calls++;
+	for (int i = 0; i < n_faults; i++)
+		if (!strcmp(fault[i].name, name) && ++fault[i].seen == fault[i].n)
+			kind = fault[i].kind;
+	pthread_mutex_unlock(&fake.lock);
+	return kind;
+}
