@@ -81,6 +81,11 @@ const char *backend_info(const struct backend *backend)
 	return backend->info;
 }
 
+bool backend_on_device(const struct backend *backend)
+{
+	return backend->ops->device_arena != NULL;
+}
+
 /* ---- net --------------------------------------------------------------------------------- */
 
 static bool share(float v)

@@ -334,6 +334,8 @@ int backend_open(const char *name, const struct backend_options *options, struct
 void backend_close(struct backend *backend);
 const char *backend_name(const struct backend *backend);
 const char *backend_info(const struct backend *backend);
+/* Arenas of its nets lie on a device. */
+bool backend_on_device(const struct backend *backend);
 
 struct backend_net_options {
 	uint32_t max_batch; /* rows of one gradient or evaluate call */

@@ -5,7 +5,6 @@
  * where they are orthogonal, the mean where they are parallel. Dots are double, per tensor, over
  * the whole tensor although each host holds a part only.
  */
-#include <stdlib.h>
 #include <string.h>
 #include "internal.h"
 
@@ -85,7 +84,7 @@ static int swap(struct adasum *a, const char *what, uint32_t peer, const void *s
 	struct merge_round round = {
 		.what = what, .merge = a->net->number, .x = &x, .n = send_len || recv_len ? 1 : 0};
 
-	return a->net->ops->round(a->net, &round, error);
+	return merge_net_round(a->net, &round, error);
 }
 
 /* Dots of the 2d hosts that hold the parts of one pair of vectors, summed in rank order. */
@@ -106,7 +105,7 @@ static int sum_dots(struct adasum *a, uint32_t group, bool member, struct merge_
 							     (size_t)(p - first) * a->n_dots,
 						     .recv_len = bytes};
 	round.n = bytes ? k : 0;
-	rc = a->net->ops->round(a->net, &round, error);
+	rc = merge_net_round(a->net, &round, error);
 	if (rc || !member || !bytes)
 		return rc;
 	memcpy(a->all + (size_t)(a->net->rank - first) * a->n_dots, a->dots, bytes);
@@ -182,33 +181,30 @@ static int fold(struct adasum *a, uint32_t pow2, uint64_t count, bool back,
 	return 0;
 }
 
-int merge_adasum_all(struct merge_net *net, const struct merge_table *table, float *delta,
-		     uint64_t count, struct merge_error *error)
+int merge_adasum_all(struct merge_net *net, const struct merge_table *table,
+		     const struct merge_adasum *work, float *delta, uint64_t count,
+		     struct merge_error *error)
 {
-	struct adasum a = {.net = net, .table = table, .v = delta, .n_dots = 3 * table->n};
+	struct adasum a = {.net = net,
+			   .table = table,
+			   .v = delta,
+			   .other = work->other,
+			   .dots = work->dots,
+			   .all = work->all,
+			   .n_dots = 3 * table->n};
 	struct span path[10] = {{0, count}};
 	uint32_t pow2 = 1;
-	int rc = -ENOMEM;
+	int rc = 0;
 
 	if (net->size == 1)
 		return 0;
 	while (pow2 * 2 <= net->size)
 		pow2 *= 2;
-	a.other = merge_floats(count);
-	a.dots = calloc(a.n_dots + 1, sizeof(double));
-	a.all = calloc((size_t)a.n_dots * pow2 + 1, sizeof(double));
-	if (!a.other || !a.dots || !a.all)
-		merge_fail(error, rc, MERGE_NO_HOST, "no memory for adasum");
-	else
-		rc = 0;
-	if (!rc && net->size > pow2)
+	if (net->size > pow2)
 		rc = fold(&a, pow2, count, false, error);
 	if (!rc)
 		rc = halving(&a, pow2, path, error);
 	if (!rc && net->size > pow2)
 		rc = fold(&a, pow2, count, true, error);
-	free(a.other);
-	free(a.dots);
-	free(a.all);
 	return rc;
 }

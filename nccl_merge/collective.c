@@ -4,6 +4,7 @@
  * host its shard, the owner reduces what all sent, and sends the result back: as many bytes as a
  * ring, in 2 rounds, with all N inputs in one place. Ring: f32 partial sums in ring order.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "internal.h"
@@ -35,8 +36,46 @@ void merge_net_close(struct merge_net *net)
 	net->ops->close(net);
 }
 
+void merge_net_abort(struct merge_net *net)
+{
+	atomic_store(&net->aborted, true);
+	if (net->ops->abort)
+		net->ops->abort(net);
+}
+
+static int aborted(struct merge_error *error)
+{
+	return merge_fail(error, -ECANCELED, MERGE_NO_HOST, "the merge was ended on this host");
+}
+
+int merge_net_round(struct merge_net *net, struct merge_round *round, struct merge_error *error)
+{
+	int rc;
+
+	if (atomic_load(&net->aborted))
+		return aborted(error);
+	rc = net->ops->round(net, round, error);
+	/* whatever broke first: the caller asked for this end */
+	return rc && atomic_load(&net->aborted) ? aborted(error) : rc;
+}
+
+int merge_net_fault(struct merge_net *net, int code, uint32_t rank, const char *text,
+		    struct merge_error *error)
+{
+	const char *name = NULL;
+	uint32_t host = net->ops->identity ? net->ops->identity(net, rank, &name) : rank;
+
+	if (net->ops->fault)
+		net->ops->fault(net, code, rank, text);
+	if (name)
+		return merge_fail(error, code, host, "host %s: %s", name, text);
+	return merge_fail(error, code, host, "rank %u: %s", rank, text);
+}
+
 void *merge_net_scratch(struct merge_net *net, size_t bytes)
 {
+	if (bytes <= net->lent_bytes)
+		return net->lent;
 	if (bytes > net->scratch_bytes) {
 		free(net->scratch);
 		net->scratch = merge_floats(bytes / sizeof(float) + 1);
@@ -81,6 +120,12 @@ static uint64_t shard(uint64_t count, uint32_t n, uint32_t i)
 	uint64_t at = (uint64_t)((unsigned __int128)grains * i / n) * GRAIN;
 
 	return at < count ? at : count;
+}
+
+size_t merge_reduce_scratch(uint64_t count, uint32_t n)
+{
+	/* n shards, each rounded up to grains */
+	return (count + 3ull * GRAIN * n) * sizeof(float) + 64;
 }
 
 struct direct {
@@ -162,7 +207,7 @@ static int direct_all(struct merge_net *net, const struct merge_reduce *reduce, 
 					   .recv2_len = theirs,
 					   .ready = &d.ready};
 	}
-	return net->ops->round(net, &round, error);
+	return merge_net_round(net, &round, error);
 }
 
 /* to the next, from the previous; with two hosts they are the same */
@@ -181,7 +226,7 @@ static int ring_step(struct merge_net *net, const char *what, const float *send,
 		x[0].recv_len = x[1].recv_len;
 		round.n = 1;
 	}
-	return net->ops->round(net, &round, error);
+	return merge_net_round(net, &round, error);
 }
 
 static void ring_add(float *out, const float *partial, const float *in, double w, uint64_t count)
@@ -288,5 +333,75 @@ int merge_all_gather(struct merge_net *net, const void *in, size_t bytes, void *
 					       .recv_len = bytes};
 	}
 	memmove((char *)out + net->rank * bytes, in, bytes);
-	return round.n ? net->ops->round(net, &round, error) : 0;
+	if (atomic_load(&net->aborted))
+		return aborted(error);
+	return round.n ? merge_net_round(net, &round, error) : 0;
+}
+
+/* Lengths first, as a round of their own: what a peer says is looked at before it is used. */
+static int swap_lengths(struct merge_net *net, const size_t send_bytes[], size_t capacity,
+			uint64_t theirs[], struct merge_error *error)
+{
+	struct merge_xfer x[MERGE_HOSTS_MAX];
+	struct merge_round round = {.what = "all-to-all lengths", .merge = net->number, .x = x};
+	uint64_t mine[MERGE_HOSTS_MAX];
+	char text[128];
+	int rc;
+
+	for (uint32_t i = 1; i < net->size; i++) {
+		uint32_t p = (net->rank + i) % net->size;
+
+		mine[p] = send_bytes[p];
+		x[round.n++] = (struct merge_xfer){.peer = p,
+						   .send = &mine[p],
+						   .send_len = sizeof(mine[p]),
+						   .recv = &theirs[p],
+						   .recv_len = sizeof(theirs[p])};
+	}
+	rc = round.n ? merge_net_round(net, &round, error) : 0;
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < round.n; i++) {
+		uint32_t p = x[i].peer;
+		bool own = mine[p] > capacity;
+
+		if (!own && theirs[p] <= capacity)
+			continue;
+		snprintf(text, sizeof(text), "it sends %llu bytes at once, at most %zu are agreed",
+			 (unsigned long long)(own ? mine[p] : theirs[p]), capacity);
+		return merge_net_fault(net, -EMSGSIZE, own ? net->rank : p, text, error);
+	}
+	return 0;
+}
+
+int merge_all_to_all(struct merge_net *net, const void *const send[], const size_t send_bytes[],
+		     size_t capacity, void *const recv[], size_t recv_bytes[],
+		     struct merge_error *error)
+{
+	struct merge_xfer x[MERGE_HOSTS_MAX];
+	struct merge_round round = {.what = "all-to-all", .merge = net->number, .x = x};
+	uint64_t theirs[MERGE_HOSTS_MAX];
+	int rc;
+
+	if (atomic_load(&net->aborted))
+		return aborted(error);
+	rc = swap_lengths(net, send_bytes, capacity, theirs, error);
+	for (uint32_t i = 1; i < net->size && !rc; i++) {
+		uint32_t p = (net->rank + i) % net->size;
+
+		/* a pair that has nothing for each other still takes part in the round */
+		x[round.n++] = (struct merge_xfer){.peer = p,
+						   .send = send[p],
+						   .send_len = send_bytes[p],
+						   .recv = recv[p],
+						   .recv_len = (size_t)theirs[p]};
+	}
+	if (!rc && round.n)
+		rc = merge_net_round(net, &round, error);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < round.n; i++)
+		recv_bytes[x[i].peer] = x[i].recv_len;
+	recv_bytes[net->rank] = 0;
+	return 0;
 }

@@ -5,7 +5,6 @@
  * recover.c takes it to the later one if any survivor has it.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "engine.h"
 
@@ -122,51 +121,49 @@ static int check_arenas(const struct merge *m, const struct merge_arenas *a, boo
 	return 0;
 }
 
-/* Samples and statistics of all hosts, and that all mean the same merge. */
-static int tell(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
-		bool gradient, uint64_t samples, uint32_t *flags, uint64_t *all_samples,
-		struct merge_error *error)
+int merge_tell(struct merge *m, struct merge_net *net, struct merge_tell *tell,
+	       struct merge_error *error)
 {
-	uint64_t stat_floats = gradient ? 0 : m->table.stat_floats;
+	uint64_t stat_floats = tell->stat ? m->table.stat_floats : 0;
 	size_t one = sizeof(struct merge_info) + stat_floats * sizeof(float);
+	struct merge_info mine = {.number = tell->number,
+				  .config = tell->config,
+				  .samples = tell->samples,
+				  .stat = stat_floats,
+				  .slots = tell->slots,
+				  .flags = tell->flags},
+			  other;
 	const float *stat[MERGE_HOSTS_MAX];
-	struct merge_info mine, other;
-	char *out, *in = malloc(one * (net->size + 1));
+	char *in = m->told, *out = in + one * net->size;
 	int rc;
 
-	if (!in)
-		return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory for statistics");
-	memset(&mine, 0, sizeof(mine));
-	mine.number = m->stage.number;
-	mine.config = gradient ? 1 : m->config_hash;
-	mine.samples = samples;
-	mine.stat = (uint32_t)stat_floats;
-	mine.slots = gradient ? 0 : arenas->n_slots;
-	mine.flags = *flags;
-	out = in + one * net->size;
 	memcpy(out, &mine, sizeof(mine));
 	if (stat_floats)
-		memcpy(out + sizeof(mine), arenas->stat, stat_floats * sizeof(float));
+		memcpy(out + sizeof(mine), tell->stat, stat_floats * sizeof(float));
 	rc = merge_all_gather(net, out, one, in, error);
-	for (uint32_t i = 0; i < net->size && !rc; i++) {
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < net->size; i++) {
 		memcpy(&other, in + one * i, sizeof(other));
 		stat[i] = (const float *)(in + one * i + sizeof(other));
-		all_samples[i] = other.samples;
-		*flags |= other.flags;
+		tell->all_samples[i] = other.samples;
+		tell->flags |= other.flags;
 		if (other.number != mine.number || other.config != mine.config ||
 		    other.stat != mine.stat || other.slots != mine.slots)
-			rc = merge_fail(
+			return merge_fail(
 				error, -EPROTO, MERGE_NO_HOST,
 				"ranks %u and %u are at different merges (%llu, %llu) or settings",
 				net->rank, i, (unsigned long long)mine.number,
 				(unsigned long long)other.number);
 	}
-	if (!rc && stat_floats) {
-		memcpy(m->stage.stat, arenas->stat, stat_floats * sizeof(float));
-		merge_statistics(&m->table, net->size, stat, all_samples, m->stage.stat);
+	if (stat_floats) {
+		memcpy(tell->stat_out, tell->first ? stat[0] : tell->stat,
+		       stat_floats * sizeof(float));
+		if (!tell->first)
+			merge_statistics(&m->table, net->size, stat, tell->all_samples,
+					 tell->stat_out);
 	}
-	free(in);
-	return rc;
+	return 0;
 }
 
 static int stage_slots(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
@@ -180,8 +177,8 @@ static int stage_slots(struct merge *m, struct merge_net *net, const struct merg
 	for (uint32_t i = 0; i < arenas->n_slots; i++) {
 		int rc;
 
-		if (!m->stage.slot[i])
-			m->stage.slot[i] = merge_floats(m->table.param_floats);
+		if (!m->stage.slot[i]) /* more than config.slots */
+			m->stage.slot[i] = m->more_slot[i] = merge_floats(m->table.param_floats);
 		if (!m->stage.slot[i])
 			return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory for slot %u",
 					  i);
@@ -194,74 +191,104 @@ static int stage_slots(struct merge *m, struct merge_net *net, const struct merg
 	return 0;
 }
 
-static int run(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
-	       bool gradient, uint64_t samples, double lr, uint32_t flags,
-	       struct merge_result *result, struct merge_error *error)
+static void fill_result(const struct merge *m, const struct merge_net *net, uint32_t flags,
+			struct merge_result *result)
 {
-	struct merge_reduce sum = {.op = MERGE_REDUCE_SUM, .n = net->size};
-	uint64_t all[MERGE_HOSTS_MAX], sent = net->sent;
-	double begin = merge_now(), distance2 = 0, distance = 0;
-	bool ring = false;
-	int rc = check_arenas(m, arenas, gradient, error);
-
-	if (rc)
-		return rc;
-	if (!gradient)
-		rc = merge_config_check(&m->config, net->size, error);
-	if (rc)
-		return rc;
-	m->stage.valid = false;
-	m->stage.gradient = gradient;
-	m->stage.n_slots = 0;
-	net->number = m->stage.number = m->number + 1;
-	rc = tell(m, net, arenas, gradient, samples, &flags, all, error);
-	if (!rc && (flags & MERGE_FLAG_BAD)) {
-		if (result)
-			*result = (struct merge_result){.number = m->number,
-							.checksum = m->checksum,
-							.epoch = net->epoch,
-							.hosts = net->size,
-							.flags = flags,
-							.bytes = net->sent - sent,
-							.seconds = merge_now() - begin};
-		return 0;
-	}
-	if (!rc && gradient)
-		rc = merge_reduce_all(net, &sum, arenas->grad, m->stage.param,
-				      m->table.param_floats, &ring, error);
-	else if (!rc)
-		rc = merge_stage_weights(m, net, arenas, all, lr, &distance2, &ring, error);
-	if (!rc && !gradient)
-		rc = stage_slots(m, net, arenas, all, error);
-	if (!rc)
-		rc = merge_commit(m, net, arenas, all, distance2, &distance, error);
-	if (rc)
-		return rc;
 	if (result)
 		*result = (struct merge_result){.number = m->number,
 						.checksum = m->checksum,
 						.epoch = net->epoch,
 						.hosts = net->size,
-						.flags = flags,
-						.ring = ring,
-						.distance = distance,
-						.bytes = net->sent - sent,
-						.seconds = merge_now() - begin};
+						.flags = flags};
+}
+
+/* Computes and commits; tell has been said already. */
+static int make(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
+		const uint64_t *samples, double lr, bool *ring, double *distance,
+		struct merge_error *error)
+{
+	struct merge_reduce sum = {.op = MERGE_REDUCE_SUM, .n = net->size};
+	double distance2 = 0;
+	int rc;
+
+	if (m->stage.gradient)
+		rc = merge_reduce_all(net, &sum, arenas->grad, m->stage.param,
+				      m->table.param_floats, ring, error);
+	else
+		rc = merge_stage_weights(m, net, arenas, samples, lr, &distance2, ring, error);
+	if (!rc && !m->stage.gradient)
+		rc = stage_slots(m, net, arenas, samples, error);
+	return rc ? rc : merge_commit(m, net, arenas, samples, distance2, distance, error);
+}
+
+static int run(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
+	       bool gradient, uint64_t samples, double lr, uint32_t flags,
+	       struct merge_result *result, struct merge_error *error)
+{
+	uint64_t all[MERGE_HOSTS_MAX], sent = net->sent;
+	struct merge_tell tell = {.number = m->number + 1,
+				  .config = gradient ? 1 : m->config_hash,
+				  .samples = samples,
+				  .slots = gradient ? 0 : arenas->n_slots,
+				  .flags = flags,
+				  .stat = gradient ? NULL : arenas->stat,
+				  .stat_out = m->stage.stat,
+				  .all_samples = all};
+	double begin = merge_now(), distance = 0;
+	bool ring = false;
+	int rc = check_arenas(m, arenas, gradient, error);
+
+	if (!rc && !gradient)
+		rc = merge_config_check(&m->config, net->size, error);
+	if (!rc)
+		rc = merge_work(m, net->size, error);
+	if (rc)
+		return rc;
+	m->stage.valid = false;
+	m->stage.gradient = gradient;
+	m->stage.n_slots = 0;
+	net->number = m->stage.number = tell.number;
+	net->lent = m->scratch;
+	net->lent_bytes = merge_reduce_scratch(m->table.param_floats, m->hosts);
+	rc = merge_tell(m, net, &tell, error);
+	if (!rc && !(tell.flags & MERGE_FLAG_BAD))
+		rc = make(m, net, arenas, all, lr, &ring, &distance, error);
+	net->lent_bytes = 0;
+	if (rc)
+		return rc;
+	fill_result(m, net, tell.flags, result);
+	if (result) {
+		result->ring = ring;
+		result->distance = distance;
+		result->bytes = net->sent - sent;
+		result->seconds = merge_now() - begin;
+	}
 	return 0;
+}
+
+/* Nothing is merged; what hosts tell each other still gets around. */
+static int run_none(struct merge *m, struct merge_net *net, uint32_t flags,
+		    struct merge_result *result, struct merge_error *error)
+{
+	uint64_t all[MERGE_HOSTS_MAX];
+	struct merge_tell tell = {
+		.number = m->number, .config = m->config_hash, .flags = flags, .all_samples = all};
+	int rc = merge_work(m, net->size, error);
+
+	net->number = m->number;
+	if (!rc)
+		rc = merge_tell(m, net, &tell, error);
+	if (!rc)
+		fill_result(m, net, tell.flags, result);
+	return rc;
 }
 
 int merge_run(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,
 	      uint64_t samples, double lr, uint32_t flags, struct merge_result *result,
 	      struct merge_error *error)
 {
-	if (m->config.kind == MERGE_NONE) {
-		if (result)
-			*result = (struct merge_result){.number = m->number,
-							.flags = flags,
-							.hosts = net->size,
-							.epoch = net->epoch};
-		return 0;
-	}
+	if (m->config.kind == MERGE_NONE)
+		return run_none(m, net, flags, result, error);
 	return run(m, net, arenas, m->config.kind == MERGE_GRADIENT, samples, lr, flags, result,
 		   error);
 }

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include "internal.h"
+#include "engine.h"
 
 /* slowmo's momentum grows with the number of hosts: below 4 it only adds noise. */
 static double slowmo_mu(uint32_t hosts)
@@ -21,10 +21,19 @@ static const struct preset {
 	struct merge_config c;
 } presets[] = {
 	{"gradient", {.kind = MERGE_GRADIENT, .every = 1}},
-	{"average", {.kind = MERGE_AVERAGE, .every = 8, .default_warmup = true}},
+	/* Momenta are averaged with the weights: docs/convergence.md, "What follows". */
+	{"average",
+	 {.kind = MERGE_AVERAGE,
+	  .every = 8,
+	  .momentum = MERGE_AVERAGE_SLOTS,
+	  .default_warmup = true}},
 	{"madlib", {.kind = MERGE_AVERAGE, .unit = MERGE_EPOCHS, .every = 1}},
-	{"local_sgd", {.kind = MERGE_AVERAGE, .every = 8}},
-	{"post_local_sgd", {.kind = MERGE_AVERAGE, .every = 8, .default_warmup = true}},
+	{"local_sgd", {.kind = MERGE_AVERAGE, .every = 8, .momentum = MERGE_AVERAGE_SLOTS}},
+	{"post_local_sgd",
+	 {.kind = MERGE_AVERAGE,
+	  .every = 8,
+	  .momentum = MERGE_AVERAGE_SLOTS,
+	  .default_warmup = true}},
 	{"outer", {.kind = MERGE_OUTER, .every = 8, .eta = 1, .default_warmup = true}},
 	{"slowmo",
 	 {.kind = MERGE_OUTER,
@@ -83,12 +92,29 @@ int merge_preset(const char *name, uint32_t hosts, struct merge_config *out,
 			  name);
 }
 
+/* docs/merge.md says why each of them */
+static int check_wire(const struct merge_config *c, struct merge_error *error)
+{
+	if (c->wire == MERGE_F32)
+		return 0;
+	if (c->kind == MERGE_EASGD || c->kind == MERGE_GRADIENT)
+		return merge_fail(error, -EINVAL, MERGE_NO_HOST,
+				  "bf16 deltas need a common start, which %s does not have",
+				  c->kind == MERGE_EASGD ? "easgd" : "gradient");
+	if (c->kind == MERGE_ADASUM)
+		return merge_fail(error, -EINVAL, MERGE_NO_HOST,
+				  "adasum rounds at every halving, with nobody to keep the rest: "
+				  "f32 only");
+	return 0;
+}
+
 int merge_config_check(const struct merge_config *c, uint32_t hosts, struct merge_error *error)
 {
 	uint32_t least = c->kind == MERGE_TRIMMED || c->kind == MERGE_MEDIAN ? 3 : 1;
 
 	if ((unsigned)c->kind >= MERGE_KIND_COUNT || (unsigned)c->momentum > MERGE_RESET ||
-	    (unsigned)c->wire > MERGE_BF16 || (unsigned)c->unit > MERGE_AUTO)
+	    (unsigned)c->wire > MERGE_BF16 || (unsigned)c->unit > MERGE_AUTO ||
+	    c->slots > MERGE_MAX_SLOTS)
 		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "bad merge configuration");
 	if (!hosts || hosts > MERGE_HOSTS_MAX)
 		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "%u hosts, allowed are 1 to %u",
@@ -110,11 +136,7 @@ int merge_config_check(const struct merge_config *c, uint32_t hosts, struct merg
 				  c->b);
 	if (!c->every && c->unit != MERGE_AUTO)
 		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "merge_every is 0");
-	if (c->wire == MERGE_BF16 && (c->kind == MERGE_EASGD || c->kind == MERGE_GRADIENT))
-		return merge_fail(error, -EINVAL, MERGE_NO_HOST,
-				  "bf16 deltas need a common start, which %s does not have",
-				  c->kind == MERGE_EASGD ? "easgd" : "gradient");
-	return 0;
+	return check_wire(c, error);
 }
 
 int merge_every_parse(const char *text, struct merge_config *c, struct merge_error *error)

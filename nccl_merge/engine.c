@@ -8,42 +8,94 @@
 #include <string.h>
 #include "engine.h"
 
-static bool uses_bf16(const struct merge *m)
+/* Places in one block; without a base only counted. */
+struct layout {
+	float *base;
+	uint64_t used;
+};
+
+static float *place(struct layout *l, uint64_t floats)
 {
-	return m->config.wire == MERGE_BF16 && m->config.kind != MERGE_ADASUM;
+	uint64_t at = l->used;
+
+	l->used += (floats + 15) / 16 * 16;
+	return l->base ? l->base + at : NULL;
 }
 
-static int allocate(struct merge *m)
+static void lay_state(struct merge *m, struct layout *l)
 {
 	uint64_t p = m->table.param_floats, s = m->table.stat_floats;
 	struct merge_stage *g = &m->stage;
-	bool bf16 = uses_bf16(m);
 
-	m->x = merge_floats(p);
-	g->x = merge_floats(p);
-	g->param = merge_floats(p);
-	g->stat = merge_floats(s);
-	m->delta = merge_floats(p);
-	if (!m->x || !g->x || !g->param || !g->stat || !m->delta)
-		return -ENOMEM;
+	m->x = place(l, p);
+	g->x = place(l, p);
+	g->param = place(l, p);
+	g->stat = place(l, s);
+	if (m->config.kind == MERGE_ADASUM || m->config.kind == MERGE_EASGD)
+		m->delta = place(l, p);
 	if (m->config.kind == MERGE_OUTER) {
-		m->m = merge_floats(p);
-		g->m = merge_floats(p);
-		if (!m->m || !g->m)
-			return -ENOMEM;
+		m->m = place(l, p);
+		g->m = place(l, p);
 	}
-	if (bf16) {
-		m->carry = merge_floats(p);
-		m->carry_owner = merge_floats(p);
-		g->carry = merge_floats(p);
-		g->carry_owner = merge_floats(p);
-		m->half = (uint16_t *)merge_floats(p / 2 + 1);
-		m->half_out = (uint16_t *)merge_floats(p / 2 + 1);
-		if (!m->carry || !m->carry_owner || !g->carry || !g->carry_owner || !m->half ||
-		    !m->half_out)
-			return -ENOMEM;
+	if (m->config.wire == MERGE_BF16) {
+		m->carry = place(l, p);
+		m->carry_owner = place(l, p);
+		g->carry = place(l, p);
+		g->carry_owner = place(l, p);
+		m->half = (uint16_t *)place(l, p / 2 + 1);
+		m->half_out = (uint16_t *)place(l, p / 2 + 1);
 	}
+	if (m->config.momentum == MERGE_AVERAGE_SLOTS)
+		for (uint32_t i = 0; i < m->config.slots; i++)
+			g->slot[i] = place(l, p);
+}
+
+static void lay_work(struct merge *m, uint32_t hosts, struct layout *l)
+{
+	uint64_t p = m->table.param_floats, dots = 3ull * m->table.n * sizeof(double);
+	size_t one = sizeof(struct merge_info) + m->table.stat_floats * sizeof(float);
+	uint32_t pow2 = 1;
+
+	while (pow2 * 2 <= hosts)
+		pow2 *= 2;
+	m->told = (char *)place(l, one * (hosts + 1ull) / sizeof(float));
+	m->scratch = place(l, merge_reduce_scratch(p, hosts) / sizeof(float));
+	if (m->config.kind != MERGE_ADASUM)
+		return;
+	m->adasum.other = place(l, p);
+	m->adasum.dots = (double *)place(l, dots / sizeof(float));
+	m->adasum.all = (double *)place(l, dots * pow2 / sizeof(float));
+}
+
+int merge_work(struct merge *m, uint32_t n, struct merge_error *error)
+{
+	struct layout l = {NULL, 0};
+
+	if (n <= m->hosts)
+		return 0;
+	lay_work(m, n, &l);
+	free(m->work);
+	l.base = m->work = merge_floats(l.used);
+	l.used = 0;
+	m->hosts = m->work ? n : 0;
+	if (!m->work)
+		return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory to merge with %u hosts",
+				  n);
+	lay_work(m, n, &l);
 	return 0;
+}
+
+uint64_t merge_memory(const struct merge_config *config, const struct merge_table *table,
+		      uint32_t hosts)
+{
+	struct merge m = {.config = *config, .table = *table};
+	struct layout l = {NULL, 0};
+
+	lay_state(&m, &l);
+	lay_work(&m, hosts, &l);
+	/* two blocks of floats and what merge_floats adds to each */
+	return l.used * sizeof(float) + 2ull * 64 + sizeof(m) +
+	       (table->n + 1ull) * sizeof(*table->tensor);
 }
 
 static uint64_t hash_config(const struct merge_config *c)
@@ -57,6 +109,7 @@ static uint64_t hash_config(const struct merge_config *c)
 int merge_open(const struct merge_config *config, const struct merge_table *table, uint32_t hosts,
 	       struct merge **out, struct merge_error *error)
 {
+	struct layout l = {NULL, 0};
 	struct merge_tensor *tensor;
 	struct merge *m;
 	int rc = merge_config_check(config, hosts, error);
@@ -67,24 +120,30 @@ int merge_open(const struct merge_config *config, const struct merge_table *tabl
 		return rc;
 	m = calloc(1, sizeof(*m));
 	tensor = calloc(table->n + 1, sizeof(*tensor));
-	if (m && tensor) {
-		if (table->n)
-			memcpy(tensor, table->tensor, table->n * sizeof(*tensor));
-		m->config = *config;
-		m->table = *table;
-		m->table.tensor = tensor;
-		m->config_hash = hash_config(config);
-		if (!allocate(m)) {
-			*out = m;
-			return 0;
-		}
-		merge_close(m);
-	} else {
+	if (!m || !tensor) {
 		free(tensor);
 		free(m);
+		return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory for a merge");
 	}
-	return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory to merge %llu floats",
-			  (unsigned long long)table->param_floats);
+	if (table->n)
+		memcpy(tensor, table->tensor, table->n * sizeof(*tensor));
+	m->config = *config;
+	m->table = *table;
+	m->table.tensor = tensor;
+	m->config_hash = hash_config(config);
+	lay_state(m, &l);
+	l.base = m->block = merge_floats(l.used);
+	l.used = 0;
+	rc = m->block ? merge_work(m, hosts, error)
+		      : merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory to merge %llu floats",
+				   (unsigned long long)table->param_floats);
+	if (rc) {
+		merge_close(m);
+		return rc;
+	}
+	lay_state(m, &l);
+	*out = m;
+	return 0;
 }
 
 void merge_close(struct merge *m)
@@ -92,20 +151,9 @@ void merge_close(struct merge *m)
 	if (!m)
 		return;
 	for (int i = 0; i < MERGE_MAX_SLOTS; i++)
-		free(m->stage.slot[i]);
-	free(m->stage.x);
-	free(m->stage.m);
-	free(m->stage.param);
-	free(m->stage.stat);
-	free(m->stage.carry);
-	free(m->stage.carry_owner);
-	free(m->x);
-	free(m->m);
-	free(m->carry);
-	free(m->carry_owner);
-	free(m->delta);
-	free(m->half);
-	free(m->half_out);
+		free(m->more_slot[i]);
+	free(m->block);
+	free(m->work);
 	free((void *)m->table.tensor);
 	free(m);
 }
@@ -230,7 +278,7 @@ static int mean_adasum(struct merge *m, struct merge_net *net, const float *para
 
 	for (uint64_t i = 0; i < n; i++)
 		m->delta[i] = m->x[i] - param[i];
-	rc = merge_adasum_all(net, &m->table, m->delta, n, error);
+	rc = merge_adasum_all(net, &m->table, &m->adasum, m->delta, n, error);
 	for (uint64_t i = 0; i < n; i++)
 		m->stage.param[i] = m->x[i] - m->delta[i];
 	return rc;
@@ -263,7 +311,7 @@ int merge_stage_weights(struct merge *m, struct merge_net *net, const struct mer
 
 	if (m->config.kind == MERGE_ADASUM)
 		rc = mean_adasum(m, net, arenas->param, error);
-	else if (uses_bf16(m))
+	else if (m->config.wire == MERGE_BF16)
 		rc = mean_bf16(m, net, &r, arenas->param, error);
 	else
 		rc = merge_reduce_all(net, &r, arenas->param, xbar, n, ring, error);

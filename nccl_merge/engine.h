@@ -25,9 +25,18 @@ struct merge_stage {
 
 /* What every host tells before a merge; equal in all but samples. */
 struct merge_info {
+	uint64_t number, config, samples, stat;
+	uint32_t slots, flags;
+};
+
+/* What is said, and what came of it. */
+struct merge_tell {
 	uint64_t number, config, samples;
-	uint32_t stat, slots;
-	uint32_t flags, pad;
+	uint32_t slots, flags; /* flags: in and out, of all hosts together */
+	const float *stat;     /* of this host, or NULL: none are sent */
+	float *stat_out;       /* pooled; of rank 0 if first */
+	bool first;
+	uint64_t *all_samples; /* out, by rank */
 };
 
 /* What every host tells when it has staged. */
@@ -39,6 +48,13 @@ struct merge_report {
 struct merge {
 	struct merge_config config;
 	struct merge_table table;
+	float *block;	/* all of the state: x, m, .. and the staging copies */
+	float *work;	/* what depends on the number of hosts: */
+	uint32_t hosts; /* for which it is enough */
+	char *told;	/* statistics of all */
+	float *scratch; /* of the all-reduce */
+	struct merge_adasum adasum;
+	float *more_slot[MERGE_MAX_SLOTS]; /* past config.slots */
 	uint64_t config_hash;
 	uint64_t number, checksum; /* committed */
 	uint32_t number_epoch;	   /* of the membership that committed it */
@@ -50,6 +66,12 @@ struct merge {
 	uint16_t *half, *half_out;
 	struct merge_stage stage;
 };
+
+/* Work for n hosts; allocates only if there were never so many. */
+int merge_work(struct merge *m, uint32_t n, struct merge_error *error);
+/* Samples, flags and statistics of all hosts, and that all mean the same merge. */
+int merge_tell(struct merge *m, struct merge_net *net, struct merge_tell *tell,
+	       struct merge_error *error);
 
 /* Everything below stages only. */
 int merge_stage_weights(struct merge *m, struct merge_net *net, const struct merge_arenas *arenas,

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * internal.h: what the files of nccl_merge/ share. A net is a table of three calls; everything
+ * internal.h: what the files of nccl_merge/ share. A net is a table of a few calls; everything
  * above it (direct and ring all-reduce, adasum, the commit) is written once in terms of rounds.
  */
 #ifndef MERGE_INTERNAL_H
 #define MERGE_INTERNAL_H
 
 #include <errno.h>
+#include <stdatomic.h>
 #include "merge.h"
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -58,6 +59,12 @@ struct merge_net_ops {
 	int (*round)(struct merge_net *net, struct merge_round *round, struct merge_error *error);
 	int (*recover)(struct merge_net *net, struct merge_error *error);
 	void (*close)(struct merge_net *net);
+	/* Breaks what waits in the others; any thread. May be NULL. */
+	void (*abort)(struct merge_net *net);
+	/* Ends this membership for all and names who is to blame. May be NULL. */
+	void (*fault)(struct merge_net *net, int code, uint32_t rank, const char *text);
+	/* Name and identity of a rank, for messages. May be NULL: the rank itself. */
+	uint32_t (*identity)(const struct merge_net *net, uint32_t rank, const char **name);
 };
 
 struct merge_net {
@@ -66,11 +73,18 @@ struct merge_net {
 	uint64_t ring_from; /* bytes; 0: by the fixed table */
 	uint64_t sent;	    /* payload bytes */
 	uint64_t number;    /* of the merge at hand, put into every frame */
-	void *scratch;
-	size_t scratch_bytes;
+	atomic_bool aborted;
+	void *scratch, *lent;
+	size_t scratch_bytes, lent_bytes;
 };
 
-void *merge_net_scratch(struct merge_net *net, size_t bytes); /* NULL: no memory */
+/* What a merge lends, if it is enough, else memory that the net keeps. NULL: no memory */
+void *merge_net_scratch(struct merge_net *net, size_t bytes);
+/* One round; -ECANCELED once the net was aborted. */
+int merge_net_round(struct merge_net *net, struct merge_round *round, struct merge_error *error);
+/* Ends this membership for all: rank did what text says. Returns code. */
+int merge_net_fault(struct merge_net *net, int code, uint32_t rank, const char *text,
+		    struct merge_error *error);
 
 /* ---- reductions ---------------------------------------------------------------------------- */
 
@@ -106,7 +120,16 @@ uint64_t merge_algorithm_hash(uint64_t ring_from);
 /* All-reduce over a net, direct or ring; *ring tells which. in and out differ. */
 int merge_reduce_all(struct merge_net *net, const struct merge_reduce *reduce, const void *in,
 		     void *out, uint64_t count, bool *ring, struct merge_error *error);
-int merge_adasum_all(struct merge_net *net, const struct merge_table *table, float *delta,
-		     uint64_t count, struct merge_error *error);
+/* Bytes that merge_reduce_all takes of the scratch for count floats, at most n hosts. */
+size_t merge_reduce_scratch(uint64_t count, uint32_t n);
+
+/* other: count floats; dots: 3 * table->n; all: that for the largest power of two of hosts. */
+struct merge_adasum {
+	float *other;
+	double *dots, *all;
+};
+int merge_adasum_all(struct merge_net *net, const struct merge_table *table,
+		     const struct merge_adasum *work, float *delta, uint64_t count,
+		     struct merge_error *error);
 
 #endif

@@ -4,6 +4,7 @@
  * meets them again. It is what unit tests run the merge functions on.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,8 +16,11 @@ struct group {
 	pthread_mutex_t lock;
 	pthread_cond_t turn;
 	uint32_t n, open, arrived;
+	uint32_t copying; /* threads that may read what others posted */
 	uint64_t generation;
-	bool broken;
+	int broken; /* why nobody meets any more, 0: they do */
+	uint32_t culprit;
+	char text[128];
 	struct merge_round *posted[MERGE_HOSTS_MAX];
 };
 
@@ -25,7 +29,27 @@ struct local {
 	struct group *group;
 };
 
-static int meet(struct group *g)
+static void break_locked(struct group *g, int code, uint32_t culprit, const char *text)
+{
+	if (!g->broken) {
+		g->broken = code;
+		g->culprit = culprit;
+		snprintf(g->text, sizeof(g->text), "%s", text);
+	}
+	pthread_cond_broadcast(&g->turn);
+}
+
+/* A thread that leaves for good takes its posted round along: others must be done with it. */
+static int leave_locked(struct group *g, struct merge_error *error)
+{
+	while (g->copying)
+		pthread_cond_wait(&g->turn, &g->lock);
+	return merge_fail(error, g->broken, g->culprit, "%s", g->text);
+}
+
+/* Until all have come. copied: this thread has read others' posts; copies: it will. */
+static int meet(struct group *g, bool copied, bool copies, const char *what,
+		struct merge_error *error)
 {
 	struct timespec until;
 	uint64_t mine;
@@ -34,19 +58,25 @@ static int meet(struct group *g)
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += LOCAL_SECONDS;
 	pthread_mutex_lock(&g->lock);
+	if (copied && !--g->copying && g->broken)
+		pthread_cond_broadcast(&g->turn);
 	mine = g->generation;
-	if (++g->arrived == g->n) {
+	if (!g->broken && ++g->arrived == g->n) {
 		g->arrived = 0;
 		g->generation++;
+		g->copying = copies ? g->n : 0;
 		pthread_cond_broadcast(&g->turn);
 	}
 	while (!rc && !g->broken && g->generation == mine)
 		rc = pthread_cond_timedwait(&g->turn, &g->lock, &until);
+	rc = 0;
 	if (g->generation == mine) {
-		g->broken = true;
-		pthread_cond_broadcast(&g->turn);
+		char text[128];
+
+		snprintf(text, sizeof(text), "a thread did not come to the %s", what);
+		break_locked(g, -ETIMEDOUT, MERGE_NO_HOST, text);
+		rc = leave_locked(g, error);
 	}
-	rc = g->generation == mine ? -ETIMEDOUT : 0;
 	pthread_mutex_unlock(&g->lock);
 	return rc;
 }
@@ -75,12 +105,13 @@ static const struct merge_xfer *partner(const struct merge_round *other, uint32_
 static int local_round(struct merge_net *net, struct merge_round *round, struct merge_error *error)
 {
 	struct group *g = ((struct local *)net)->group;
+	char text[128];
 	int rc;
 
 	g->posted[net->rank] = round;
-	if (meet(g))
-		return merge_fail(error, -ETIMEDOUT, MERGE_NO_HOST,
-				  "a thread did not come to the %s", round->what);
+	rc = meet(g, false, true, round->what, error);
+	if (rc)
+		return rc;
 	for (uint32_t i = 0; i < round->n; i++) {
 		struct merge_xfer *x = &round->x[i];
 		const struct merge_xfer *from = partner(g->posted[x->peer], net->rank, true);
@@ -88,12 +119,12 @@ static int local_round(struct merge_net *net, struct merge_round *round, struct 
 		if (!x->recv_len)
 			continue;
 		if (!from || from->send_len != x->recv_len) {
-			rc = merge_fail(error, -EPROTO, x->peer,
-					"rank %u sends %zu bytes, wanted are %zu", x->peer,
-					from ? from->send_len : 0, x->recv_len);
+			snprintf(text, sizeof(text), "rank %u sends %zu bytes, wanted are %zu",
+				 x->peer, from ? from->send_len : 0, x->recv_len);
 			pthread_mutex_lock(&g->lock);
-			g->broken = true;
-			pthread_cond_broadcast(&g->turn);
+			g->copying--;
+			break_locked(g, -EPROTO, x->peer, text);
+			rc = leave_locked(g, error);
 			pthread_mutex_unlock(&g->lock);
 			return rc;
 		}
@@ -105,16 +136,34 @@ static int local_round(struct merge_net *net, struct merge_round *round, struct 
 	if (round->progress)
 		round->progress(round->context);
 	if (round->two_parts) {
-		if (meet(g))
-			return merge_fail(error, -ETIMEDOUT, MERGE_NO_HOST,
-					  "a thread did not come to the second part of the %s",
-					  round->what);
+		rc = meet(g, true, true, "second part of a round", error);
+		if (rc)
+			return rc;
 		copy_second(g, net->rank, round);
 	}
-	if (meet(g))
-		return merge_fail(error, -ETIMEDOUT, MERGE_NO_HOST, "a thread did not end the %s",
-				  round->what);
-	return 0;
+	return meet(g, true, false, "end of a round", error);
+}
+
+static void local_fault(struct merge_net *net, int code, uint32_t rank, const char *text)
+{
+	struct group *g = ((struct local *)net)->group;
+	char line[128];
+
+	snprintf(line, sizeof(line), "rank %u: %.100s", rank, text);
+	pthread_mutex_lock(&g->lock);
+	break_locked(g, code, rank, line);
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* The others wait for this one: they are ended with it. */
+static void local_abort(struct merge_net *net)
+{
+	struct group *g = ((struct local *)net)->group;
+
+	pthread_mutex_lock(&g->lock);
+	break_locked(g, -ECANCELED, MERGE_NO_HOST, "the merge was ended by another thread");
+	g->broken = -ECANCELED;
+	pthread_mutex_unlock(&g->lock);
 }
 
 static int local_recover(struct merge_net *net, struct merge_error *error)
@@ -138,7 +187,11 @@ static void local_close(struct merge_net *net)
 	free(net);
 }
 
-static const struct merge_net_ops local_ops = {local_round, local_recover, local_close};
+static const struct merge_net_ops local_ops = {.round = local_round,
+					       .recover = local_recover,
+					       .close = local_close,
+					       .abort = local_abort,
+					       .fault = local_fault};
 
 int merge_local_open(uint32_t n, struct merge_net *out[], struct merge_error *error)
 {

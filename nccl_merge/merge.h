@@ -81,6 +81,7 @@ struct merge_config {
 	double b;	  /* easgd */
 	uint32_t trim;	  /* trimmed mean: values dropped at each end; 2 trim < N */
 	enum merge_momentum momentum;
+	uint32_t slots; /* optimizer slots that merge_open makes room for, if they are averaged */
 	enum merge_wire wire;
 	enum merge_unit unit; /* of every */
 	uint64_t every;
@@ -188,7 +189,12 @@ uint32_t merge_net_rank(const struct merge_net *net);
 uint32_t merge_net_size(const struct merge_net *net);
 uint32_t merge_net_epoch(const struct merge_net *net); /* of the membership */
 void merge_net_close(struct merge_net *net);
-/* Any thread, once or more: every wait on this net, now and later, returns -ECANCELED. */
+/*
+ * Any thread, once or more, but not after merge_net_close has begun: every wait on this net, now
+ * and later, returns -ECANCELED, that of merge_recover included (what confirm waits for is the
+ * caller's to break). The other hosts see a fault that names this one; other threads of a local net
+ * end too.
+ */
 void merge_net_abort(struct merge_net *net);
 
 /* n ranks in one process, each to be used by a thread of its own: out[n]. For tests and R > 1. */
@@ -213,27 +219,39 @@ struct merge_decision {
 typedef int (*merge_confirm_fn)(void *context, uint32_t epoch, const uint8_t lost[MERGE_HOSTS_MAX],
 				const struct merge_error *why, struct merge_decision *decision);
 
+/*
+ * What carries the rounds. With MERGE_UCX the rendezvous, the handshake, heartbeats and membership
+ * stay TCP. -ENOTSUP of merge_tcp_open: built without UCX's headers, or no libucp.so.0 here.
+ */
+enum merge_transport { MERGE_TRANSPORT_TCP = 0, MERGE_TRANSPORT_UCX };
+
 struct merge_tcp_config {
 	const char *listen;		/* numeric address, never a wildcard by default */
 	uint16_t port_first, port_last; /* 0, 0: any */
 	uint8_t job[16], secret[32];
-	uint32_t self;		   /* identity: index into host[] of merge_tcp_connect */
-	uint64_t table_hash;	   /* merge_table_hash */
-	uint32_t min_hosts;	   /* 0: all */
-	bool no_mac;		   /* frames without MAC (merge_mac = off) */
-	const char *congestion;	   /* TCP_CONGESTION, NULL: the system's */
-	uint32_t mesh_timeout_ms;  /* 0: 10 s */
-	uint32_t merge_timeout_ms; /* without progress of a live peer; 0: 60 s */
-	uint32_t silence_ms;	   /* heartbeats missing; 0: 4 s */
-	uint32_t user_timeout_ms;  /* TCP_USER_TIMEOUT; 0: 3 s */
-	uint64_t ring_from;	   /* bytes from which the ring is used; 0: by the fixed table */
-	merge_confirm_fn confirm;  /* NULL: a fault is final */
+	uint32_t self;		/* identity: index into host[] of merge_tcp_connect */
+	uint64_t table_hash;	/* merge_table_hash */
+	uint32_t min_hosts;	/* 0: all */
+	bool no_mac;		/* frames without MAC (merge_mac = off) */
+	const char *congestion; /* TCP_CONGESTION, NULL: the system's */
+	enum merge_transport transport;
+	const char *ucx_tls;	     /* NULL: UCX_TLS, or "rc,dc,ud,tcp,self", no shared memory */
+	const char *ucx_net_devices; /* NULL: UCX_NET_DEVICES, or without RDMA that of `listen` */
+	uint32_t mesh_timeout_ms;    /* 0: 10 s */
+	uint32_t merge_timeout_ms;   /* without progress of a live peer; 0: 60 s */
+	uint32_t silence_ms;	     /* heartbeats missing; 0: 4 s */
+	uint32_t user_timeout_ms;    /* TCP_USER_TIMEOUT; 0: 3 s */
+	uint64_t ring_from;	     /* bytes from which the ring is used; 0: by the fixed table */
+	merge_confirm_fn confirm;    /* NULL: a fault is final */
 	void *context;
 };
 /* Binds and listens; merge_tcp_port is then known. Starts the control thread. */
 int merge_tcp_open(const struct merge_tcp_config *config, struct merge_net **out,
 		   struct merge_error *error);
 uint16_t merge_tcp_port(const struct merge_net *net);
+/* Between open and connect: self and table_hash of the configuration, for who learns them later. */
+int merge_tcp_identify(struct merge_net *net, uint32_t self, uint64_t table_hash,
+		       struct merge_error *error);
 /* Builds the mesh of all n hosts, epoch >= 1. */
 int merge_tcp_connect(struct merge_net *net, const struct merge_host *host, uint32_t n,
 		      uint32_t epoch, struct merge_error *error);
@@ -296,7 +314,7 @@ struct merge_result {
 int merge_open(const struct merge_config *config, const struct merge_table *table, uint32_t hosts,
 	       struct merge **out, struct merge_error *error);
 void merge_close(struct merge *merge);
-/* Bytes that merge_open will take. */
+/* Bytes that merge_open will take; a merge takes no more while there are no more hosts or slots. */
 uint64_t merge_memory(const struct merge_config *config, const struct merge_table *table,
 		      uint32_t hosts);
 /* Sets the common start x (and c) from parameters that are equal on all hosts; clears momentum. */
@@ -316,9 +334,10 @@ int merge_run_gradient(struct merge *merge, struct merge_net *net,
 		       struct merge_result *result, struct merge_error *error);
 /*
  * The model as it would be if all merged now, for evaluation: the mean of the parameters by samples
- * (easgd: c; none: rank 0's) and the pooled statistics, into param_out and stat_out, bitwise equal
- * on all hosts. Neither the arenas nor the merge's state change, nothing is counted as a merge.
- * After a failure the outputs hold anything.
+ * (easgd: c; gradient and none: rank 0's) and the pooled statistics (none: rank 0's), into
+ * param_out and stat_out, which are not the arenas; bitwise equal on all hosts. Always f32. Neither
+ * the arenas nor the merge's state change, nothing is counted as a merge. After a failure the
+ * outputs hold anything. All hosts call it between the same merges.
  */
 int merge_copy(struct merge *merge, struct merge_net *net, const struct merge_arenas *arenas,
 	       uint64_t samples, float *param_out, float *stat_out, struct merge_error *error);

@@ -37,7 +37,7 @@ static int send_state(struct merge *m, struct merge_net *net, const uint8_t *beh
 			if (behind[r])
 				x[round.n++] = (struct merge_xfer){
 					.peer = r, .send = part[i], .send_len = bytes[i]};
-		rc = net->ops->round(net, &round, error);
+		rc = merge_net_round(net, &round, error);
 	}
 	return rc;
 }
@@ -57,7 +57,7 @@ static int take_state(struct merge *m, struct merge_net *net, uint32_t source,
 		struct merge_round round = {
 			.what = "state", .merge = net->number, .x = &x, .n = bytes[i] ? 1 : 0};
 
-		rc = net->ops->round(net, &round, error);
+		rc = merge_net_round(net, &round, error);
 	}
 	return rc;
 }

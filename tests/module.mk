@@ -21,6 +21,8 @@ $(foreach l,$(UNIT_LIBS),$(eval $(call unit_rule,$(l))))
 -include tests/demo/module.mk
 -include tests/fuzz/module.mk
 -include tests/cluster/module.mk
+-include tests/study/module.mk
+-include tests/cluster/sql/module.mk
 -include tests/fakegpu/module.mk
 -include tests/gpu/module.mk
 -include $(wildcard tests/bench/*/module.mk)

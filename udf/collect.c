@@ -106,26 +106,34 @@ static void add_frame(struct collect *c, struct ctl_str blob)
 				errmsg("cnnd sent malformed predictions")));
 }
 
+static void collect_here(struct collect *c, const struct job *job)
+{
+	struct daemon *d = daemon_open();
+	struct ctl_msg m;
+
+	daemon_message(&m, CTL_COLLECT, job);
+	daemon_send(d, &m, "collect");
+	while (daemon_next(d, &m, CTL_ROWS, "collect"))
+		add_frame(c, m.u.blob.blob);
+	daemon_close(d);
+}
+
 /* gpu_cnn_collect(job, speakers, classes, top, threshold) */
 SQL_FUNCTION(gpu_cnn_collect);
 Datum gpu_cnn_collect(PG_FUNCTION_ARGS)
 {
 	struct collect c;
 	struct job job;
-	struct daemon *d;
-	struct ctl_msg m;
+	bool speaks;
 
 	memset(&c, 0, sizeof(c));
-	if (!call_open(fcinfo, &c.rows, &job, 2))
-		return (Datum)0;
+	speaks = call_open(fcinfo, &c.rows, &job, 2);
 	c.classes = PG_GETARG_INT32(2);
 	c.top = PG_GETARG_INT32(3);
 	c.threshold = PG_GETARG_FLOAT8(4);
-	d = daemon_open();
-	daemon_message(&m, CTL_COLLECT, &job);
-	daemon_send(d, &m, "collect");
-	while (daemon_next(d, &m, CTL_ROWS, "collect"))
-		add_frame(&c, m.u.blob.blob);
-	daemon_close(d);
+	rows_ask_nodes(fcinfo, &job, "gpu_cnn_collect");
+	if (speaks)
+		collect_here(&c, &job);
+	rows_take_nodes(&c.rows, &job, "gpu_cnn_collect");
 	return (Datum)0;
 }

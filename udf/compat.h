@@ -12,16 +12,21 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_server.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
+#include "catalog/pg_user_mapping.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "foreign/foreign.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_func.h"
 #include "storage/fd.h"
@@ -86,6 +91,7 @@
 #include "cdb/cdbutil.h"
 #endif
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -132,13 +138,24 @@
 
 /* ---- segments ---- */
 
+/* gpu_cnn.segindex: the number of a node among several servers; -2: the server's own. */
+#define COMPAT_OWN_SEGINDEX (-2)
+extern int gpu_cnn_segindex;
+
 #ifdef GP_VERSION_NUM
+#define COMPAT_GREENPLUM true
+/* behind CREATE TABLE, of tables without a primary key: no NOTICE that guesses at one */
+#define COMPAT_RANDOMLY " DISTRIBUTED RANDOMLY"
 #define COMPAT_SEGMENTS getgpsegmentCount()
-#define COMPAT_SEGINDEX (GpIdentity.segindex)
+#define compat_own_segindex() (GpIdentity.segindex)
 #else
+#define COMPAT_GREENPLUM false
+#define COMPAT_RANDOMLY ""
 #define COMPAT_SEGMENTS 1
-#define COMPAT_SEGINDEX 0
+#define compat_own_segindex() 0
 #endif
+#define COMPAT_SEGINDEX \
+	(gpu_cnn_segindex == COMPAT_OWN_SEGINDEX ? compat_own_segindex() : gpu_cnn_segindex)
 
 /* A statement that runs where it cannot start others: on a segment. */
 #ifdef GP_VERSION_NUM
@@ -255,9 +272,13 @@ static inline bool compat_random(void *out, size_t n)
 #define compat_may_create(nsp, role) \
 	(object_aclcheck(NamespaceRelationId, nsp, role, ACL_CREATE) == ACLCHECK_OK)
 #define compat_owns_class(rel, role) object_ownercheck(RelationRelationId, rel, role)
+#define compat_may_use_server(server, role) \
+	(object_aclcheck(ForeignServerRelationId, server, role, ACL_USAGE) == ACLCHECK_OK)
 #else
 #define compat_may_create(nsp, role) (pg_namespace_aclcheck(nsp, role, ACL_CREATE) == ACLCHECK_OK)
 #define compat_owns_class(rel, role) pg_class_ownercheck(rel, role)
+#define compat_may_use_server(server, role) \
+	(pg_foreign_server_aclcheck(server, role, ACL_USAGE) == ACLCHECK_OK)
 #endif
 
 /* ---- parse trees ---- */
@@ -312,6 +333,14 @@ static inline void compat_on_reset(MemoryContext context, void (*f)(void *), voi
 	(void)arg;
 #endif
 }
+
+/* ---- row types ---- */
+
+#if PG_VERSION_NUM >= 120000
+#define compat_tuple_desc(columns) CreateTemplateTupleDesc(columns)
+#else
+#define compat_tuple_desc(columns) CreateTemplateTupleDesc(columns, false)
+#endif
 
 /* ---- TOAST ---- */
 

@@ -38,10 +38,14 @@ static void insert_history(struct training *t, uint32 epoch, const char *metrics
 	args_number(&args, milliseconds(r->seconds_train));
 	args_number(&args, milliseconds(r->seconds_merge));
 	args_number(&args, milliseconds(r->seconds_evaluate));
+	args_add(&args, INT4OID, Int32GetDatum((int32)r->hosts), false);
+	args_add(&args, INT8OID, Int64GetDatum((int64)r->merges), false);
+	args_add(&args, INT8OID, Int64GetDatum((int64)r->merge_bytes), false);
+	args_number(&args, r->distance);
 	args_text(&args, r->note.n ? r->note.p : NULL);
 	sql_args(SPI_OK_INSERT, &args,
 		 "INSERT INTO %s VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::pg_catalog.json, "
-		 "$11, $12, $13, $14)",
+		 "$11, $12, $13, $14, $15, $16, $17, $18)",
 		 t->model.history);
 }
 
@@ -113,6 +117,8 @@ static void open_plan(const struct training *t, struct plan *p)
 
 static void add_seconds(struct training *t)
 {
+	t->merges += t->last.merges;
+	t->merge_bytes += t->last.merge_bytes;
 	t->seconds_train += t->last.seconds_train;
 	t->seconds_merge += t->last.seconds_merge;
 	t->seconds_evaluate += t->last.seconds_evaluate;
@@ -159,6 +165,26 @@ static void choose_weights(struct training *t, const struct plan *p)
 					t->best.epoch)));
 }
 
+static void run_once(struct training *t, const struct plan *p, uint32 count)
+{
+	struct ctl_run run = {.first_epoch = p->done,
+			      .count = count,
+			      .lr_factor = p->lr_factor,
+			      .flags = p->flags,
+			      .merge_every = t->merge_every};
+
+	driver_run(&t->driver, &run, &t->last);
+	if (!p->done)
+		t->learning_rate = t->last.lr;
+	/* merge_every = 'auto': the first measurement holds for the rest */
+	if (!t->merge_every && t->last.merge_auto) {
+		t->merge_every = t->last.merge_auto;
+		if (t->driver.n_hosts > 1)
+			ereport(NOTICE, (errmsg("merge_every := 'auto': a merge every %u steps",
+						t->merge_every)));
+	}
+}
+
 void training_run(struct training *t)
 {
 	const uint32 over = CTL_ROW_STOPPED | CTL_ROW_NAN | CTL_ROW_FINISH;
@@ -175,7 +201,7 @@ void training_run(struct training *t)
 		MemoryContextReset(context);
 		if (p.done && !t->cache)
 			training_feed(t);
-		driver_run(&t->driver, p.done, count, p.lr_factor, p.flags, &t->last);
+		run_once(t, &p, count);
 		t->has_best = t->has_best || (p.flags & CTL_RUN_SNAPSHOT);
 		add_seconds(t);
 		end_iteration(t, &p);

@@ -302,8 +302,10 @@ Datum gpu_cnn_feed_row(PG_FUNCTION_ARGS)
 	if (!f)
 		f = feed_open(fcinfo, context);
 	CHECK_FOR_INTERRUPTS();
-	if (wait_now() - f->daemon->looked >= WAIT_SLICE_MS)
+	if (wait_now() - f->daemon->looked >= WAIT_SLICE_MS) {
 		daemon_poll(f->daemon, "feed");
+		nodes_look();
+	}
 	old = MemoryContextSwitchTo(f->row);
 	piece_id(&f->id, PG_ARGISNULL(3) ? (Datum)0 : PG_GETARG_DATUM(3), PG_ARGISNULL(3), &id);
 	piece_value(&f->x, PG_ARGISNULL(4) ? (Datum)0 : PG_GETARG_DATUM(4), PG_ARGISNULL(4), &x);

@@ -29,6 +29,20 @@ double wait_seconds(void);
  */
 int wait_for(pgsocket fd, int events, int64 until, const char *name);
 
+/* ---- nodes.c: other servers (nodes.h) ---- */
+
+struct nodes;
+void nodes_init(void); /* once, at load */
+int nodes_count(const struct nodes *nodes);
+int nodes_here(const struct nodes *nodes); /* the number of this server, -1: it is none */
+const char *nodes_name(const struct nodes *nodes, int i);
+const char *nodes_machine(const struct nodes *nodes, int i); /* NULL: this server, or not known */
+const char *nodes_why(const struct nodes *nodes, int i);     /* its connection broke */
+/* Stops asking the nodes whose connection broke, without an error. */
+void nodes_leave_lost(struct nodes *nodes);
+/* Looks at what nodes of this session have answered, without waiting; raises their errors. */
+void nodes_look(void);
+
 /* ---- job.c: job ids and secrets ---- */
 
 #define JOB_TOKEN 65 /* hex id, ':', hex secret */
@@ -193,10 +207,25 @@ struct source {
 	TupleDesc desc;
 	const char *row_id; /* expression for a row's id, or NULL */
 	const char *key;    /* column of a primary key of one column, or NULL */
+	char **type;	    /* names of the columns' types */
+	/* where there are nodes: what the source is on each of them */
+	int n_nodes;
+	struct source_there {
+		char *from, *row_id;
+	} * there;
 };
 
 struct driver;
 void source_open(struct driver *driver, const char *text, const char *what, struct source *out);
+/* Its two halves: on this server; on the nodes (source_nodes.c), where the first one says what the
+ * columns are if this server is none of them. */
+void source_open_here(struct driver *driver, const char *text, const char *what,
+		      struct source *out);
+void source_open_nodes(struct driver *driver, const char *text, const char *what,
+		       struct source *out);
+/* A query with LIMIT, window functions or joins means the rows of one server, of several each
+ * its own: a NOTICE. On Greenplum such a source is made a temporary table first: source_scope.c. */
+void source_check_scope(struct driver *driver, struct source *source);
 /* Attribute number of a column given by name (exact, or as an identifier); raises. */
 int source_column(const struct source *source, const char *name, const char *argument);
 struct columns {
@@ -208,59 +237,6 @@ void source_columns(const struct source *source, const char *independent, const 
 const char *source_name(const struct source *source, int attnum);
 /* A relation's name parsed; nsp may come out NULL. false: the text is no name. */
 bool name_parse(const char *text, char **nsp, char **name);
-
-/* ---- driver.c: the calls of one job on all segments ---- */
-
-struct fed {
-	int64 rows, held, bad, bytes;
-	int feeders;
-};
-
-struct driver {
-	char *schema_name; /* of the extension */
-	char *schema;	   /* the same, quoted */
-	char *caller_path; /* search_path of the caller */
-	int nest;
-	struct job job;
-	Datum token;
-	struct daemon *watch;
-	ArrayType *speakers;
-	Snapshot snapshot;
-	MemoryContext outer; /* the caller's, for results */
-};
-
-void driver_start(FunctionCallInfo fcinfo, struct driver *driver);
-void driver_caller_path(struct driver *driver, int *nest); /* until AtEOXact_GUC(true, *nest) */
-void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spec,
-		  double queue_timeout);
-void driver_feed(struct driver *driver, enum row_set set, const struct source *source,
-		 const struct columns *columns, struct fed *fed);
-/* Collects the daemons' parts and merges them; the block lives until driver_end. */
-void driver_agree(struct driver *driver, struct agree_block **out, Datum *blob);
-Datum agreed_bytes(const struct agree_block *block); /* as bytea */
-void driver_apply(struct driver *driver, Datum blob, struct ctl_apply_ok *out);
-void driver_put(struct driver *driver, enum ctl_kind kind, int part, int parts, int64 total,
-		Datum data);
-/* All parts of a bytea. */
-void driver_put_bytes(struct driver *driver, enum ctl_kind kind, bytea *data);
-/* One part of at most CTL_PART_MAX bytes, of the lowest speaker; 0: there is nothing of that kind.
- */
-Datum driver_get(struct driver *driver, enum ctl_kind kind, int part, int *parts, int64 *total);
-/* The most frequent reasons as one text; *n: all bad rows. */
-char *driver_bad_reasons(struct driver *driver, int64 *n);
-/* Raises a NOTICE with the number of bad rows and the first reasons, if there are any. */
-void driver_bad_rows(struct driver *driver, const char *what);
-void driver_end(struct driver *driver);
-/* After it, results must be built in the caller's memory, which is current again. */
-void driver_finish(struct driver *driver);
-
-/* ---- iteration.c ---- */
-
-/* Epochs [first, first + count) on all segments; the row's note is palloc'd. */
-void driver_run(struct driver *driver, uint32 first, uint32 count, double lr_factor, uint32 flags,
-		struct ctl_run_row *row);
-/* Metrics as a JSON object; both: training and, with val_ in front, validation. */
-char *driver_metrics(const struct ctl_run_row *row, bool both);
 
 /* ---- sql.c: statements ---- */
 
@@ -283,6 +259,166 @@ char *sql_text(uint64 row, int column); /* NULL: null */
 /* Copies of by-reference values for the time after the next statement. */
 Datum sql_bytes(uint64 row, int column);
 Datum sql_bytes_or_null(uint64 row, int column); /* 0: null */
+
+/* ---- driver.c: a job that is driven from here ---- */
+
+struct fed {
+	int64 rows, held, bad, bytes;
+	int feeders;
+};
+
+/* A daemon of the job; rank is its place. */
+struct host {
+	int segindex;  /* of its speaker */
+	char *name;    /* for messages: the node's, or the machine's */
+	char *machine; /* what the daemon calls its host */
+	char *address; /* 'address port' of its merges, "" */
+	uint8 uuid[CTL_ID];
+	bool lost;
+};
+
+struct driver {
+	char *schema_name; /* of the extension */
+	char *schema;	   /* the same, quoted */
+	char *caller_path; /* search_path of the caller */
+	int nest;
+	struct job job;
+	enum ctl_job_kind kind;
+	Datum token;
+	struct daemon *watch; /* this host's daemon: its end ends the job */
+	char *machine;	      /* what that one calls its host */
+	uint8 uuid[CTL_ID];
+	bool leads;	     /* it keeps the job's membership, too */
+	char *leader;	     /* 'address port' that the others find it at, "" */
+	struct nodes *nodes; /* NULL: this server, or all segments of this cluster */
+	Snapshot snapshot;
+	MemoryContext outer;   /* the caller's, for results */
+	MemoryContext context; /* of the job, until driver_finish */
+
+	/* from begin on */
+	struct host *host;
+	int n_hosts, n_lost, min_hosts; /* min_hosts 0: all */
+	ArrayType *speakers;		/* of the hosts that are not lost */
+
+	/* from agree and apply on */
+	double skew_distance, skew_ratio; /* the worst host's; infinity: a host has no rows */
+	int skewed_host;		  /* its rank */
+	int64 rows_moved;
+	double seconds_exchange;
+};
+
+void driver_start(FunctionCallInfo fcinfo, struct driver *driver);
+/* Opens sessions on the servers in gpu_cnn_nodes, if there are any. */
+void driver_nodes(struct driver *driver);
+void driver_caller_path(struct driver *driver, int *nest); /* until AtEOXact_GUC(true, *nest) */
+/* Arguments that every call begins with: the job, the speakers. */
+void driver_args(struct driver *driver, struct args *args);
+void driver_put(struct driver *driver, enum ctl_kind kind, int part, int parts, int64 total,
+		Datum data);
+/* All parts of a bytea. */
+void driver_put_bytes(struct driver *driver, enum ctl_kind kind, bytea *data);
+/* One part of at most CTL_PART_MAX bytes, of the lowest speaker; 0: there is nothing of that kind.
+ */
+Datum driver_get(struct driver *driver, enum ctl_kind kind, int part, int *parts, int64 *total);
+/* The most frequent reasons as one text; *n: all bad rows. */
+char *driver_bad_reasons(struct driver *driver, int64 *n);
+/* Raises a NOTICE with the number of bad rows and the first reasons, if there are any. */
+void driver_bad_rows(struct driver *driver, const char *what);
+void driver_end(struct driver *driver);
+/* After it, results must be built in the caller's memory, which is current again. */
+void driver_finish(struct driver *driver);
+
+/* ---- begin.c, hosts.c: admission; who takes part ---- */
+
+void driver_begin(struct driver *driver, enum ctl_job_kind kind, const char *spec,
+		  double queue_timeout);
+/* The same number for all: of segments, or nodes. */
+int driver_segments(const struct driver *driver);
+/* Ends the job on all daemons; all: also on those that are not known to be in it. */
+void driver_end_job(struct driver *driver, bool all);
+
+/* Columns of gpu_cnn_begin's rows. */
+enum {
+	BEGIN_SEGINDEX = 1,
+	BEGIN_UUID,
+	BEGIN_ADMITTED,
+	BEGIN_MEMORY,
+	BEGIN_RUNNING,
+	BEGIN_ADDRESS,
+	BEGIN_DEVICES,
+	BEGIN_REASON,
+	BEGIN_NOTICE,
+	BEGIN_HOST
+};
+
+struct answer;
+/* Membership at this host's daemon, before the first begin. */
+void hosts_lead(struct driver *driver);
+/* Of the rows that begin gave, when every daemon has admitted the job. */
+void hosts_found(struct driver *driver, const struct answer *begun);
+/* Hosts that are not lost. */
+int hosts_left(const struct driver *driver);
+/* A line 'name address port' for each rank; "" where a daemon is alone. */
+char *hosts_peers(const struct driver *driver);
+/* The host at that rank is gone: a WARNING, or an ERROR where too few are left. */
+void hosts_lose(struct driver *driver, int rank, const char *why);
+
+/* ---- dispatch.c: one call on all segments ---- */
+
+/* Rows by segment (column 1), columns from 1. */
+struct answer {
+	MemoryContext context;
+	TupleDesc desc;
+	HeapTuple *row;
+	int n;
+};
+
+void driver_call(struct driver *driver, const char *function, const struct args *args,
+		 struct answer *out);
+/* On that segment alone, where segments can be asked one by one. */
+void driver_call_one(struct driver *driver, int segindex, const char *function,
+		     const struct args *args, struct answer *out);
+/* A node that cannot be reached any more has no row, instead of raising an error. */
+void driver_call_losing(struct driver *driver, const char *function, const struct args *args,
+			struct answer *out);
+void answer_free(struct answer *answer);
+Datum answer_get(const struct answer *answer, int row, int column, bool *null);
+int64 answer_int(const struct answer *answer, int row, int column);
+double answer_double(const struct answer *answer, int row, int column);
+char *answer_text(const struct answer *answer, int row, int column); /* NULL: null */
+bytea *answer_bytes(const struct answer *answer, int row, int column);
+ArrayType *answer_array(const struct answer *answer, int row, int column, Oid type);
+/*
+ * A stream of rows: the same function with the same arguments on all nodes of the job, where this
+ * session has such a job. Asked before the rows of this server are taken; theirs are added one
+ * by one to the result, which spills past work_mem.
+ */
+void rows_ask_nodes(FunctionCallInfo fcinfo, const struct job *job, const char *function);
+void rows_take_nodes(struct rows *rows, const struct job *job, const char *function);
+
+/* ---- drive_feed.c ---- */
+
+void driver_feed(struct driver *driver, enum row_set set, const struct source *source,
+		 const struct columns *columns, struct fed *fed);
+
+/* ---- agreement.c ---- */
+
+enum reshuffle { RESHUFFLE_AUTO = 0, RESHUFFLE_ON, RESHUFFLE_OFF };
+
+/* Collects the daemons' parts and merges them; the block lives until driver_end. */
+void driver_agree(struct driver *driver, struct agree_block **out, Datum *blob);
+Datum agreed_bytes(const struct agree_block *block); /* as bytea */
+/* On all hosts at once. Rows are exchanged first where that is wanted, or called for by skew. */
+void driver_apply(struct driver *driver, Datum blob, enum reshuffle reshuffle,
+		  struct ctl_apply_ok *out);
+
+/* ---- iteration.c ---- */
+
+/* Epochs [first, first + count) on all segments; the row's note is palloc'd. Sums over hosts:
+ * merge_bytes; the longest: seconds. */
+void driver_run(struct driver *driver, const struct ctl_run *run, struct ctl_run_row *row);
+/* Metrics as a JSON object; both: training and, with val_ in front, validation. */
+char *driver_metrics(const struct ctl_run_row *row, bool both);
 
 /* ---- args.c: arguments by name ---- */
 

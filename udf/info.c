@@ -73,13 +73,14 @@ static bool is_own(struct ctl_str role)
 	return OidIsValid(oid) && is_member_of_role_nosuper(GetUserId(), oid);
 }
 
-static void add_job(struct rows *rows, const struct ctl_job *r, bool visible)
+#define JOB_COLUMNS 17
+
+static void job_row(const struct ctl_job *r, bool visible, Datum *v, bool *null)
 {
 	static const char *const kinds[] = {"training", "prediction", "evaluation"};
-	Datum v[17];
-	bool null[17] = {false};
 	int i;
 
+	memset(null, 0, sizeof(*null) * JOB_COLUMNS);
 	v[0] = CStringGetTextDatum(job_hex(r->id, CTL_ID));
 	v[1] = CStringGetTextDatum(r->kind < lengthof(kinds) ? kinds[r->kind] : "?");
 	v[2] = text_datum(r->model, &null[2]);
@@ -104,37 +105,104 @@ static void add_job(struct rows *rows, const struct ctl_job *r, bool visible)
 		null[5] = false;
 		v[5] = CStringGetTextDatum("busy");
 	}
-	rows_add(rows, v, null);
+}
+
+/* Jobs of this server's daemon; first columns: columns in front of theirs, v and null have room. */
+static void jobs_here(struct rows *rows, struct daemon *d, int first, Datum *v, bool *null)
+{
+	struct ctl_msg m;
+
+	memset(&m, 0, sizeof(m));
+	m.type = CTL_STATUS;
+	daemon_send(d, &m, "status");
+	while (daemon_next(d, &m, CTL_JOB, "status")) {
+		job_row(&m.u.entry, may_see(m.u.entry.role), v + first, null + first);
+		rows_add(rows, v, null);
+	}
+	daemon_close(d);
+}
+
+/* One of several daemons, which need not be there: a WARNING. */
+static struct daemon *try_daemon(struct ctl_hello_ok *hello)
+{
+	struct daemon *d;
+	struct err err = {0};
+
+	if (!daemon_probe(&d, hello, &err))
+		return d;
+	ereport(WARNING,
+		(errmsg("segment %d: %s", COMPAT_SEGINDEX, cstring_of(str_of(err.message)))));
+	return NULL;
+}
+
+/* The same with segment and daemon in front: on Greenplum every segment's. */
+SQL_FUNCTION(gpu_cnn_jobs);
+Datum gpu_cnn_jobs(PG_FUNCTION_ARGS)
+{
+	struct rows rows;
+	struct ctl_hello_ok hello;
+	struct daemon *d;
+	Datum v[JOB_COLUMNS + 2];
+	bool null[JOB_COLUMNS + 2] = {false};
+
+	rows_begin(fcinfo, &rows);
+	d = try_daemon(&hello);
+	if (!d)
+		return (Datum)0;
+	v[0] = Int32GetDatum(COMPAT_SEGINDEX);
+	v[1] = PointerGetDatum(bytes_of(hello.uuid, CTL_ID));
+	jobs_here(&rows, d, 2, v, null);
+	return (Datum)0;
+}
+
+/* One row for each job, one of each daemon's for those that are somebody else's. */
+static void jobs_everywhere(FunctionCallInfo fcinfo, struct rows *rows)
+{
+	Oid nsp = get_func_namespace(fcinfo->flinfo->fn_oid);
+	Datum v[JOB_COLUMNS];
+	bool null[JOB_COLUMNS];
+	uint64 i;
+	int k;
+
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	sql(SPI_OK_SELECT,
+	    "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY coalesce(job, uuid::text) "
+	    "ORDER BY segindex) AS n, min(segindex) OVER (PARTITION BY uuid) AS speaker FROM "
+	    "%s.gpu_cnn_jobs()) j WHERE CASE WHEN job IS NULL THEN segindex = speaker ELSE n = 1 "
+	    "END "
+	    "ORDER BY job",
+	    quote_identifier(get_namespace_name(nsp)));
+	for (i = 0; i < SPI_processed; i++) {
+		for (k = 0; k < JOB_COLUMNS; k++)
+			v[k] = sql_get(i, k + 3, &null[k]);
+		rows_add(rows, v, null);
+	}
+	if (SPI_finish() != SPI_OK_FINISH)
+		elog(ERROR, "SPI_finish failed");
 }
 
 SQL_FUNCTION(gpu_cnn_progress);
 Datum gpu_cnn_progress(PG_FUNCTION_ARGS)
 {
 	struct rows rows;
-	struct daemon *d;
-	struct ctl_msg m;
+	Datum v[JOB_COLUMNS];
+	bool null[JOB_COLUMNS];
 
 	rows_begin(fcinfo, &rows);
-	d = daemon_open();
-	memset(&m, 0, sizeof(m));
-	m.type = CTL_STATUS;
-	daemon_send(d, &m, "status");
-	while (daemon_next(d, &m, CTL_JOB, "status"))
-		add_job(&rows, &m.u.entry, may_see(m.u.entry.role));
-	daemon_close(d);
+	if (COMPAT_GREENPLUM && !compat_on_segment())
+		jobs_everywhere(fcinfo, &rows);
+	else
+		jobs_here(&rows, daemon_open(), 0, v, null);
 	return (Datum)0;
 }
 
-SQL_FUNCTION(gpu_cnn_stop);
-Datum gpu_cnn_stop(PG_FUNCTION_ARGS)
+/* false: this server's daemon has no such job that the caller may see. */
+static bool stop_here(struct daemon *d, const uint8 id[CTL_ID])
 {
-	struct daemon *d;
 	struct ctl_msg m;
-	uint8 id[CTL_ID];
 	char *role = NULL;
 
-	job_parse_id(PG_GETARG_TEXT_PP(0), id);
-	d = daemon_open();
 	memset(&m, 0, sizeof(m));
 	m.type = CTL_STATUS;
 	daemon_send(d, &m, "status");
@@ -143,15 +211,65 @@ Datum gpu_cnn_stop(PG_FUNCTION_ARGS)
 			role = cstring_of(m.u.entry.role);
 	daemon_close(d);
 	if (!role)
-		ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("there is no such job of yours"),
-			 errhint("gpu_cnn_progress() lists the running jobs.")));
+		return false;
 	memset(&m, 0, sizeof(m));
 	m.type = CTL_STOP;
 	memcpy(m.job, id, CTL_ID);
 	d = daemon_open_as(role);
 	daemon_call(d, &m, &m, CTL_OK, "stop");
 	daemon_close(d);
+	return true;
+}
+
+/* On Greenplum on every segment. */
+SQL_FUNCTION(gpu_cnn_stop_jobs);
+Datum gpu_cnn_stop_jobs(PG_FUNCTION_ARGS)
+{
+	struct rows rows;
+	struct ctl_hello_ok hello;
+	struct daemon *d;
+	uint8 id[CTL_ID];
+	Datum v[2];
+	bool null[2] = {false};
+
+	rows_begin(fcinfo, &rows);
+	job_parse_id(PG_GETARG_TEXT_PP(0), id);
+	v[0] = Int32GetDatum(COMPAT_SEGINDEX);
+	d = try_daemon(&hello);
+	v[1] = BoolGetDatum(d && stop_here(d, id));
+	rows_add(&rows, v, null);
+	return (Datum)0;
+}
+
+static bool stop_everywhere(FunctionCallInfo fcinfo)
+{
+	Oid nsp = get_func_namespace(fcinfo->flinfo->fn_oid);
+	struct args args = {0};
+	bool found;
+
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	args_add(&args, TEXTOID, PG_GETARG_DATUM(0), false);
+	sql_args(SPI_OK_SELECT, &args,
+		 "SELECT bool_or(done) FROM (SELECT * FROM "
+		 "%s.gpu_cnn_stop_jobs($1)) s",
+		 quote_identifier(get_namespace_name(nsp)));
+	found = sql_int(0, 1) != 0;
+	if (SPI_finish() != SPI_OK_FINISH)
+		elog(ERROR, "SPI_finish failed");
+	return found;
+}
+
+SQL_FUNCTION(gpu_cnn_stop);
+Datum gpu_cnn_stop(PG_FUNCTION_ARGS)
+{
+	uint8 id[CTL_ID];
+
+	job_parse_id(PG_GETARG_TEXT_PP(0), id);
+	if (COMPAT_GREENPLUM ? !stop_everywhere(fcinfo) : !stop_here(daemon_open(), id))
+		ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("there is no such job of yours"),
+			 errhint("gpu_cnn_progress() lists the running jobs.")));
 	PG_RETURN_VOID();
 }
 
@@ -214,7 +332,8 @@ Datum gpu_cnn_history(PG_FUNCTION_ARGS)
 	model_check_history(&model);
 	sql(SPI_OK_SELECT,
 	    "SELECT epoch, loss, validation_loss, metric_name, metric, validation_metric, metrics, "
-	    "learning_rate, steps, rows, seconds_train, seconds_merge, seconds_evaluate, note FROM "
+	    "learning_rate, steps, rows, seconds_train, seconds_merge, seconds_evaluate, "
+	    "hosts, merges, merge_bytes, distance, note FROM "
 	    "%s ORDER BY 1",
 	    model.history);
 	for (i = 0; i < SPI_processed; i++)

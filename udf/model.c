@@ -107,15 +107,18 @@ void model_create(const struct model *m)
 	    "\"offset\" float8[], architecture json, parameters json, weights_count bigint, "
 	    "rows bigint, skipped bigint, epochs integer, batch_size integer, loss float8, "
 	    "validation_loss float8, metrics json, created timestamptz DEFAULT now(), "
-	    "extension_version text, format_version integer NOT NULL, agreed bytea NOT NULL)",
+	    "extension_version text, format_version integer NOT NULL, agreed bytea NOT NULL, "
+	    "effective json)" COMPAT_RANDOMLY,
 	    m->summary);
 	sql(SPI_OK_UTILITY,
 	    "CREATE TABLE %s (epoch integer PRIMARY KEY, learning_rate float8, steps bigint, "
 	    "rows bigint, loss float8, validation_loss float8, metric_name text, metric float8, "
 	    "validation_metric float8, metrics json, seconds_train float8, seconds_merge float8, "
-	    "seconds_evaluate float8, note text)",
+	    "seconds_evaluate float8, hosts integer, merges bigint, merge_bytes bigint, "
+	    "distance float8, note text)",
 	    m->history);
-	sql(SPI_OK_UTILITY, "CREATE TABLE %s (\"set\" text, id text, reason text)", m->bad_rows);
+	sql(SPI_OK_UTILITY, "CREATE TABLE %s (\"set\" text, id text, reason text)" COMPAT_RANDOMLY,
+	    m->bad_rows);
 }
 
 int64 model_store(struct driver *driver, const struct model *m, enum ctl_kind kind,

@@ -10,6 +10,7 @@ void _PG_init(void);
 char *gpu_cnn_socket;
 char *gpu_cnn_daemon_user;
 int gpu_cnn_ring;
+int gpu_cnn_segindex = COMPAT_OWN_SEGINDEX;
 
 static const struct config_enum_entry ring_modes[] = {{"auto", RING_AUTO, false},
 						      {"memfd", RING_MEMFD, false},
@@ -29,6 +30,12 @@ void _PG_init(void)
 				 "auto takes what cnnd offers; memfd or device insist on one.",
 				 &gpu_cnn_ring, RING_AUTO, ring_modes, PGC_SUSET, 0, NULL, NULL,
 				 NULL);
+	DefineCustomIntVariable("gpu_cnn.segindex", "Number of this server among several.",
+				"Set by gpu_cnn_train and its like in the sessions that they open "
+				"on other servers; -2: the server's own.",
+				&gpu_cnn_segindex, COMPAT_OWN_SEGINDEX, COMPAT_OWN_SEGINDEX,
+				PG_INT32_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
 	compat_reserve_prefix("gpu_cnn");
-	daemon_init();
+	nodes_init();
+	daemon_init(); /* last: its clean-up runs first, and ends the jobs */
 }

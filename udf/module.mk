@@ -16,9 +16,18 @@ udf-stage: udf
 	$(UDF_MAKE) install DESTDIR=$(abspath $(BUILD))/stage
 all: udf
 
-UDF_TESTS := udf/test/compat udf/test/manual udf/test/regress udf/test/faults udf/test/dump udf/test/catalog
+UDF_TESTS := udf/test/manual udf/test/regress udf/test/faults udf/test/dump udf/test/catalog
 check-sql: udf-stage $(BUILD)/bin/cnnd ## the extension on a private PostgreSQL server with a private cnnd
 	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness $(UDF_TESTS)
+
+NODES_TESTS := tests/sql/nodes tests/sql/refused tests/sql/order
+.PHONY: check-nodes check-compile
+check-nodes: udf-stage $(BUILD)/bin/cnnd ## trainings over several nodes, all of them in one private server
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness $(NODES_TESTS)
+
+check-compile: ## the extension against the headers of other server versions, and Greenplum's symbols
+	udf/test/headers $(BUILD)/headers
+	PG_HEADERS=$(abspath $(BUILD))/headers tests/harness udf/test/compat
 
 .PHONY: install-udf
 install-udf: udf

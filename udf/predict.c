@@ -36,7 +36,7 @@ void model_load(struct driver *driver, const struct model *model,
 {
 	struct ctl_apply_ok applied;
 
-	driver_apply(driver, PointerGetDatum(summary->agreed), &applied);
+	driver_apply(driver, PointerGetDatum(summary->agreed), RESHUFFLE_OFF, &applied);
 	if (!model_send(driver, model, "weights", CTL_WEIGHTS))
 		ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
 				errmsg("model \"%s\" holds no weights", model->name)));
@@ -128,7 +128,6 @@ static void choose_columns(struct prediction *p, const struct arguments *args)
 	const char *independent = model_column(&p->source, arguments_text(args, "independent"),
 					       p->summary.independent);
 	const char *id = arguments_text(args, "id_column");
-	Form_pg_attribute attribute;
 
 	if (!id)
 		id = p->source.key;
@@ -138,8 +137,7 @@ static void choose_columns(struct prediction *p, const struct arguments *args)
 				errdetail("source is no table with a primary key of one column."),
 				errhint("It says which rows the predictions belong to.")));
 	source_columns(&p->source, independent, NULL, id, NULL, false, &p->columns);
-	attribute = TupleDescAttr(p->source.desc, p->columns.id - 1);
-	p->id_type = format_type_with_typemod(attribute->atttypid, attribute->atttypmod);
+	p->id_type = p->source.type[p->columns.id - 1];
 }
 
 static void store_classes(struct prediction *p, const char *pred_type)
@@ -150,7 +148,8 @@ static void store_classes(struct prediction *p, const char *pred_type)
 
 	parse_pred_type(pred_type, classes, &type);
 	sql(SPI_OK_UTILITY,
-	    "CREATE TABLE %s (%s %s, class_name text, class_value text, prob float8, rank integer)",
+	    "CREATE TABLE %s (%s %s, class_name text, class_value text, prob float8, rank "
+	    "integer)" COMPAT_RANDOMLY,
 	    p->output, quote_identifier(source_name(&p->source, p->columns.id)), p->id_type);
 	args_add(&args, TEXTOID, p->driver.token, false);
 	args_add(&args, INT4ARRAYOID, PointerGetDatum(p->driver.speakers), false);
@@ -170,7 +169,7 @@ static void store_values(struct prediction *p)
 	bool one = p->summary.outputs == 1;
 	struct args args = {0};
 
-	sql(SPI_OK_UTILITY, "CREATE TABLE %s (%s %s, prediction %s)", p->output,
+	sql(SPI_OK_UTILITY, "CREATE TABLE %s (%s %s, prediction %s)" COMPAT_RANDOMLY, p->output,
 	    quote_identifier(source_name(&p->source, p->columns.id)), p->id_type,
 	    one ? "float8" : "real[]");
 	args_add(&args, TEXTOID, p->driver.token, false);
@@ -195,6 +194,7 @@ Datum gpu_cnn_predict_table(PG_FUNCTION_ARGS)
 	memset(&p, 0, sizeof(p));
 	driver_start(fcinfo, &p.driver);
 	arguments_read(fcinfo, &args);
+	driver_nodes(&p.driver);
 	pred_type = arguments_wanted(&args, "pred_type");
 	model_find(&p.driver, arguments_wanted(&args, "model_table"), &p.model);
 	model_read(&p.model, &p.summary);
@@ -270,6 +270,7 @@ Datum gpu_cnn_evaluate(PG_FUNCTION_ARGS)
 {
 	struct prediction p;
 	struct arguments args;
+	struct ctl_run run = {.lr_factor = 1};
 	struct ctl_run_row row;
 	TupleDesc desc;
 	char *metrics;
@@ -279,6 +280,7 @@ Datum gpu_cnn_evaluate(PG_FUNCTION_ARGS)
 	memset(&p, 0, sizeof(p));
 	driver_start(fcinfo, &p.driver);
 	arguments_read(fcinfo, &args);
+	driver_nodes(&p.driver);
 	model_find(&p.driver, arguments_wanted(&args, "model_table"), &p.model);
 	model_read(&p.model, &p.summary);
 	source_open(&p.driver, arguments_wanted(&args, "source"), "source", &p.source);
@@ -291,7 +293,7 @@ Datum gpu_cnn_evaluate(PG_FUNCTION_ARGS)
 	driver_begin(&p.driver, CTL_EVALUATION, model_spec(&p.summary, "evaluate"), 600);
 	driver_feed(&p.driver, ROW_VALIDATION, &p.source, &p.columns, &p.fed);
 	model_load(&p.driver, &p.model, &p.summary);
-	driver_run(&p.driver, 0, 0, 1, 0, &row);
+	driver_run(&p.driver, &run, &row);
 	metrics = MemoryContextStrdup(p.driver.outer, driver_metrics(&row, false));
 	if (!strcmp(p.summary.task, "classification"))
 		v[5] = keep(&p.driver, confusion_matrix(&p.driver));

@@ -7,29 +7,33 @@
  */
 #include "gpu_cnn.h"
 
+#include <errno.h>
+
 struct call {
 	struct rows rows;
 	struct job job;
 };
 
-static bool speaks(FunctionCallInfo fcinfo)
+/* This segment's place in the list of speakers, -1: it is none; *n: how many there are. */
+static int rank_of(FunctionCallInfo fcinfo, int *n)
 {
 	ArrayType *a = PG_GETARG_ARRAYTYPE_P(1);
 	int32 *v = (int32 *)ARR_DATA_PTR(a);
-	int i, n = ArrayGetNItems(ARR_NDIM(a), ARR_DIMS(a));
+	int i;
 
+	*n = ArrayGetNItems(ARR_NDIM(a), ARR_DIMS(a));
 	if (ARR_HASNULL(a))
 		elog(ERROR, "the list of speakers holds a NULL");
-	for (i = 0; i < n; i++)
+	for (i = 0; i < *n; i++)
 		if (v[i] == COMPAT_SEGINDEX)
-			return true;
-	return false;
+			return i;
+	return -1;
 }
 
 /* Opens the result, reads the job; false: this segment has nothing to say. */
 bool call_open(FunctionCallInfo fcinfo, struct rows *rows, struct job *job, int n_fixed)
 {
-	int i;
+	int i, n;
 
 	rows_begin(fcinfo, rows);
 	for (i = 0; i < PG_NARGS(); i++)
@@ -38,7 +42,7 @@ bool call_open(FunctionCallInfo fcinfo, struct rows *rows, struct job *job, int 
 					errmsg("argument %d of an internal call must not be NULL",
 					       i + 1)));
 	job_parse(PG_GETARG_TEXT_PP(0), job);
-	return n_fixed < 2 || speaks(fcinfo);
+	return n_fixed < 2 || rank_of(fcinfo, &n) >= 0;
 }
 
 SQL_FUNCTION(gpu_cnn_begin);
@@ -48,9 +52,10 @@ Datum gpu_cnn_begin(PG_FUNCTION_ARGS)
 	struct daemon *d;
 	struct ctl_msg m;
 	const struct ctl_begin_ok *r = &m.u.begin_ok;
+	struct ctl_hello_ok hello;
 	char *spec;
-	Datum v[9];
-	bool null[9] = {false};
+	Datum v[10];
+	bool null[10] = {false};
 
 	call_open(fcinfo, &c.rows, &c.job, 1);
 	spec = text_to_cstring(PG_GETARG_TEXT_PP(4));
@@ -59,13 +64,14 @@ Datum gpu_cnn_begin(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				errmsg("architecture and arguments have %zu bytes, at most %u",
 				       strlen(spec), ctl_max_length(CTL_BEGIN) - 4096)));
-	d = daemon_open();
+	d = daemon_open_info(&hello);
 	daemon_message(&m, CTL_BEGIN, &c.job);
 	m.u.begin.kind = (uint8)PG_GETARG_INT32(1);
 	m.u.begin.start_us = (uint64)PG_GETARG_INT64(2);
 	m.u.begin.segindex = COMPAT_SEGINDEX;
 	m.u.begin.segments = (uint32)PG_GETARG_INT32(3);
 	m.u.begin.role = str_of(compat_user_name(GetUserId()));
+	m.u.begin.leader = str_of(text_to_cstring(PG_GETARG_TEXT_PP(5)));
 	m.u.begin.spec = str_of(spec);
 	daemon_call(d, &m, &m, CTL_BEGIN_OK, "begin");
 	v[0] = Int32GetDatum(COMPAT_SEGINDEX);
@@ -77,6 +83,7 @@ Datum gpu_cnn_begin(PG_FUNCTION_ARGS)
 	v[6] = PointerGetDatum(text_of(r->devices));
 	v[7] = PointerGetDatum(text_of(r->reason));
 	v[8] = PointerGetDatum(text_of(r->notice));
+	v[9] = PointerGetDatum(text_of(hello.host));
 	rows_add(&c.rows, v, null);
 	daemon_close(d);
 	return (Datum)0;
@@ -111,15 +118,24 @@ Datum gpu_cnn_apply(PG_FUNCTION_ARGS)
 	struct ctl_msg m;
 	const struct ctl_apply_ok *r = &m.u.apply_ok;
 	bytea *blob;
-	Datum v[11];
-	bool null[11] = {false};
+	char *peers;
+	int rank, hosts;
+	Datum v[14];
+	bool null[14] = {false};
 
 	if (!call_open(fcinfo, &c.rows, &c.job, 2))
 		return (Datum)0;
 	blob = PG_GETARG_BYTEA_PP(2);
+	peers = text_to_cstring(PG_GETARG_TEXT_PP(4));
+	peers = pg_server_to_any(peers, (int)strlen(peers), PG_UTF8);
+	rank = rank_of(fcinfo, &hosts);
 	d = daemon_open();
 	daemon_message(&m, CTL_APPLY, &c.job);
-	m.u.blob.blob = ctl_str(VARDATA_ANY(blob), VARSIZE_ANY_EXHDR(blob));
+	m.u.apply.blob = ctl_str(VARDATA_ANY(blob), VARSIZE_ANY_EXHDR(blob));
+	m.u.apply.rank = *peers ? (uint32)rank : 0;
+	m.u.apply.hosts = *peers ? (uint32)hosts : 1;
+	m.u.apply.reshuffle = PG_GETARG_BOOL(3);
+	m.u.apply.peers = str_of(peers);
 	daemon_call(d, &m, &m, CTL_APPLY_OK, "apply");
 	v[0] = Int32GetDatum(COMPAT_SEGINDEX);
 	v[1] = Int64GetDatum((int64)r->parameters);
@@ -131,7 +147,10 @@ Datum gpu_cnn_apply(PG_FUNCTION_ARGS)
 	v[7] = Int64GetDatum((int64)r->steps);
 	v[8] = Float8GetDatum(r->effective_batch);
 	v[9] = Int64GetDatum((int64)r->bytes);
-	v[10] = PointerGetDatum(text_of(r->notice));
+	v[10] = Int64GetDatum((int64)r->rows);
+	v[11] = Int64GetDatum((int64)r->rows_moved);
+	v[12] = Float8GetDatum(r->seconds_exchange);
+	v[13] = PointerGetDatum(text_of(r->notice));
 	rows_add(&c.rows, v, null);
 	daemon_close(d);
 	return (Datum)0;
@@ -153,6 +172,13 @@ enum {
 	RUN_TRAIN,
 	RUN_MERGE,
 	RUN_EVALUATE,
+	RUN_HOSTS,
+	RUN_MERGE_AUTO,
+	RUN_MERGES,
+	RUN_MERGE_BYTES,
+	RUN_MERGE_NUMBER,
+	RUN_MERGE_CHECKSUM,
+	RUN_DISTANCE,
 	RUN_NAMES,
 	RUN_METRIC,
 	RUN_METRIC_VALIDATION,
@@ -191,11 +217,19 @@ static void run_row(const struct ctl_run_row *r, Datum *v)
 	v[RUN_TRAIN] = Float8GetDatum(r->seconds_train);
 	v[RUN_MERGE] = Float8GetDatum(r->seconds_merge);
 	v[RUN_EVALUATE] = Float8GetDatum(r->seconds_evaluate);
+	v[RUN_HOSTS] = Int32GetDatum((int32)r->hosts);
+	v[RUN_MERGE_AUTO] = Int32GetDatum((int32)r->merge_auto);
+	v[RUN_MERGES] = Int64GetDatum((int64)r->merges);
+	v[RUN_MERGE_BYTES] = Int64GetDatum((int64)r->merge_bytes);
+	v[RUN_MERGE_NUMBER] = Int64GetDatum((int64)r->merge_number);
+	v[RUN_MERGE_CHECKSUM] = Int64GetDatum((int64)r->merge_checksum);
+	v[RUN_DISTANCE] = Float8GetDatum(r->distance);
 	run_metrics(r, v);
 	v[RUN_NOTE] = PointerGetDatum(text_of(r->note));
 }
 
-/* A lost daemon is a row here, for the coordinator to decide upon; any other error is an error. */
+/* A lost daemon is a row here, for the coordinator to decide upon, and so is a daemon that has lost
+ * the others; any other error is an error. */
 SQL_FUNCTION(gpu_cnn_run);
 Datum gpu_cnn_run(PG_FUNCTION_ARGS)
 {
@@ -215,6 +249,7 @@ Datum gpu_cnn_run(PG_FUNCTION_ARGS)
 	m.u.run.count = (uint32)PG_GETARG_INT32(3);
 	m.u.run.lr_factor = PG_GETARG_FLOAT8(4);
 	m.u.run.flags = (uint32)PG_GETARG_INT32(5);
+	m.u.run.merge_every = (uint32)PG_GETARG_INT32(6);
 	daemon_send(d, &m, "run");
 	rc = daemon_wait(d, &m, NULL, NULL, "run", &err);
 	if (rc && err.kind != ERR_LOST)
@@ -222,12 +257,12 @@ Datum gpu_cnn_run(PG_FUNCTION_ARGS)
 	if (!rc && m.type != CTL_RUN_ROW)
 		elog(ERROR, "cnnd answered run with %s", ctl_type_name((unsigned int)m.type));
 	v[RUN_SEGINDEX] = Int32GetDatum(COMPAT_SEGINDEX);
-	v[RUN_STATE] = CStringGetTextDatum(rc ? "lost" : "done");
+	v[RUN_STATE] = CStringGetTextDatum(!rc ? "done" : rc == -EREMOTEIO ? "out" : "lost");
 	if (rc) {
 		for (i = RUN_EPOCH; i < RUN_COLUMNS; i++)
 			null[i] = true;
 		null[RUN_NOTE] = false;
-		v[RUN_NOTE] = CStringGetTextDatum(err.message);
+		v[RUN_NOTE] = PointerGetDatum(text_of(str_of(err.message)));
 	} else {
 		run_row(&m.u.run_row, v);
 	}
@@ -309,36 +344,42 @@ Datum gpu_cnn_put(PG_FUNCTION_ARGS)
 
 /* ---- rows that come back ---- */
 
-SQL_FUNCTION(gpu_cnn_bad_rows);
-Datum gpu_cnn_bad_rows(PG_FUNCTION_ARGS)
+static void bad_rows_here(struct rows *rows, const struct job *job)
 {
 	static const char *const set_name[ROW_SETS] = {"train", "validation", "predict"};
-	struct call c;
-	struct daemon *d;
+	struct daemon *d = daemon_open();
 	struct ctl_msg m;
 	const struct ctl_bad_row *r = &m.u.bad_row;
-	MemoryContext context;
+	MemoryContext context = compat_context(CurrentMemoryContext, "gpu_cnn bad row");
 	Datum v[3];
 	bool null[3] = {false};
 
-	if (!call_open(fcinfo, &c.rows, &c.job, 2))
-		return (Datum)0;
-	d = daemon_open();
-	daemon_message(&m, CTL_BAD_ROWS, &c.job);
+	daemon_message(&m, CTL_BAD_ROWS, job);
 	daemon_send(d, &m, "bad rows");
-	context = compat_context(CurrentMemoryContext, "gpu_cnn bad row");
 	while (daemon_next(d, &m, CTL_BAD_ROW, "bad rows")) {
 		MemoryContext old = MemoryContextSwitchTo(context);
 
 		v[0] = CStringGetTextDatum(r->set < ROW_SETS ? set_name[r->set] : "?");
 		v[1] = PointerGetDatum(text_of(r->id));
 		v[2] = PointerGetDatum(text_of(r->reason));
-		rows_add(&c.rows, v, null);
+		rows_add(rows, v, null);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
 	MemoryContextDelete(context);
 	daemon_close(d);
+}
+
+SQL_FUNCTION(gpu_cnn_bad_rows);
+Datum gpu_cnn_bad_rows(PG_FUNCTION_ARGS)
+{
+	struct call c;
+	bool speaks = call_open(fcinfo, &c.rows, &c.job, 2);
+
+	rows_ask_nodes(fcinfo, &c.job, "gpu_cnn_bad_rows");
+	if (speaks)
+		bad_rows_here(&c.rows, &c.job);
+	rows_take_nodes(&c.rows, &c.job, "gpu_cnn_bad_rows");
 	return (Datum)0;
 }
 
@@ -351,7 +392,9 @@ Datum gpu_cnn_end(PG_FUNCTION_ARGS)
 	Datum v[1];
 	bool null[1] = {false};
 
-	call_open(fcinfo, &c.rows, &c.job, 1);
+	/* one segment of each daemon does it for all */
+	if (!call_open(fcinfo, &c.rows, &c.job, 2))
+		return (Datum)0;
 	d = daemon_open();
 	daemon_message(&m, CTL_END, &c.job);
 	daemon_call(d, &m, &m, CTL_OK, "end");

@@ -159,7 +159,20 @@ static bool open_relation(struct source *s)
 	return true;
 }
 
-void source_open(struct driver *driver, const char *text, const char *what, struct source *out)
+static void name_types(struct source *s)
+{
+	int i;
+
+	s->type = palloc0(sizeof(*s->type) * (size_t)(s->desc->natts + 1));
+	for (i = 0; i < s->desc->natts; i++) {
+		Form_pg_attribute a = TupleDescAttr(s->desc, i);
+
+		if (!a->attisdropped)
+			s->type[i] = format_type_with_typemod(a->atttypid, a->atttypmod);
+	}
+}
+
+void source_open_here(struct driver *driver, const char *text, const char *what, struct source *out)
 {
 	MemoryContext context = CurrentMemoryContext;
 	int nest;
@@ -178,6 +191,19 @@ void source_open(struct driver *driver, const char *text, const char *what, stru
 	AtEOXact_GUC(true, nest);
 	if (OidIsValid(out->relid))
 		out->key = primary_key(out->relid);
+	name_types(out);
+}
+
+void source_open(struct driver *driver, const char *text, const char *what, struct source *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->what = what;
+	out->text = text;
+	if (!driver->nodes || nodes_here(driver->nodes) >= 0)
+		source_open_here(driver, text, what, out);
+	if (driver->nodes)
+		source_open_nodes(driver, text, what, out);
+	source_check_scope(driver, out);
 }
 
 /* ---- columns ---- */

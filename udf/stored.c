@@ -39,6 +39,10 @@ static const struct stored_column history_columns[] = {{"epoch", INT4OID},
 						       {"seconds_train", FLOAT8OID},
 						       {"seconds_merge", FLOAT8OID},
 						       {"seconds_evaluate", FLOAT8OID},
+						       {"hosts", INT4OID},
+						       {"merges", INT8OID},
+						       {"merge_bytes", INT8OID},
+						       {"distance", FLOAT8OID},
 						       {"note", TEXTOID},
 						       {NULL, InvalidOid}};
 

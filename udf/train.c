@@ -10,6 +10,38 @@
 
 /* ---- before the job ---- */
 
+static enum reshuffle reshuffle_argument(const struct training *t)
+{
+	const char *text = arguments_text(&t->args, "reshuffle");
+
+	if (!text || !pg_strcasecmp(text, "auto"))
+		/* rows that are dropped and fed again would have to move again */
+		return t->cache ? RESHUFFLE_AUTO : RESHUFFLE_OFF;
+	if (!pg_strcasecmp(text, "off"))
+		return RESHUFFLE_OFF;
+	if (pg_strcasecmp(text, "on"))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				errmsg("reshuffle is '%s', must be 'auto', 'on' or 'off'", text)));
+	if (!t->cache)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				errmsg("reshuffle := 'on' and cache := false exclude each other")));
+	return RESHUFFLE_ON;
+}
+
+static void check_hosts(struct training *t)
+{
+	double min_hosts;
+
+	t->reshuffle = reshuffle_argument(t);
+	if (!arguments_number(&t->args, "min_hosts", &min_hosts))
+		return;
+	if (min_hosts < 1 || min_hosts > CTL_HOSTS_MAX)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				errmsg("min_hosts is %d, must be 1 to %u", (int)min_hosts,
+				       CTL_HOSTS_MAX)));
+	t->driver.min_hosts = (int)min_hosts;
+}
+
 static void check_arguments(struct training *t)
 {
 	const char *source = arguments_wanted(&t->args, "source");
@@ -25,6 +57,7 @@ static void check_arguments(struct training *t)
 		       arguments_text(&t->args, "sample_weight"), true, &t->columns);
 	warm_start_find(t);
 	t->cache = arguments_flag(&t->args, "cache", true);
+	check_hosts(t);
 	t->spec = arguments_spec(&t->args, t->architecture);
 }
 
@@ -82,7 +115,7 @@ static void feed(struct training *t)
 	driver_agree(&t->driver, &t->agreed, &t->agreed_blob);
 	check_validation_rows(t);
 	warm_start_agree(t);
-	driver_apply(&t->driver, t->agreed_blob, &t->apply);
+	driver_apply(&t->driver, t->agreed_blob, t->reshuffle, &t->apply);
 	t->seconds_feed += wait_seconds() - start;
 	if (t->agreed->bad[ROW_TRAIN] + t->agreed->bad[ROW_VALIDATION])
 		ereport(NOTICE,
@@ -153,6 +186,45 @@ static char *fetch_architecture(struct training *t)
 	return cstring_of(ctl_str(s.data, (size_t)s.len));
 }
 
+#define DEFAULT_MERGE "average" /* userspace/train's; tests/sql/nodes compares */
+
+/* What an argument's default came out as; whether the same call would give the same weights. */
+static char *effective(const struct training *t)
+{
+	StringInfoData s;
+	const char *every = arguments_text(&t->args, "merge_every");
+	bool measured = t->merge_every != 0 && t->driver.n_hosts > 1;
+
+	initStringInfo(&s);
+	appendStringInfo(
+		&s, "{\"hosts\": %d, \"replicas\": %u, \"batch_size\": %u, \"effective_batch\": ",
+		t->driver.n_hosts, t->agreed->replicas, t->apply.batch_size);
+	json_number(&s, t->apply.effective_batch);
+	appendStringInfo(&s, ", \"steps_per_epoch\": " UINT64_FORMAT ", \"learning_rate\": ",
+			 t->apply.steps);
+	json_number(&s, t->learning_rate);
+	if (t->driver.n_hosts > 1) {
+		const char *merge = arguments_text(&t->args, "merge");
+
+		appendStringInfoString(&s, ", \"merge\": ");
+		json_text(&s, merge ? merge : DEFAULT_MERGE);
+	}
+	if (measured)
+		appendStringInfo(&s, ", \"merge_every\": %u", t->merge_every);
+	else if (every && t->driver.n_hosts > 1) {
+		appendStringInfoString(&s, ", \"merge_every\": ");
+		json_text(&s, every);
+	}
+	appendStringInfo(&s, ", \"reshuffled\": %s, \"reproducible\": %s",
+			 t->driver.rows_moved ? "true" : "false",
+			 measured || t->driver.n_lost ||
+					 !arguments_flag(&t->args, "deterministic", true)
+				 ? "false"
+				 : "true");
+	appendStringInfoChar(&s, '}');
+	return s.data;
+}
+
 static void insert_summary(struct training *t)
 {
 	const struct agree_block *b = t->agreed;
@@ -168,7 +240,7 @@ static void insert_summary(struct training *t)
 	args_text(&args, validation);
 	args_text(&args, source_name(&t->source, t->columns.y));
 	args_text(&args, source_name(&t->source, t->columns.x));
-	args_text(&args, format_type_be(TupleDescAttr(t->source.desc, t->columns.y - 1)->atttypid));
+	args_text(&args, t->source.type[t->columns.y - 1]);
 	args_text(&args, task_of(t));
 	args_add(&args, TEXTARRAYOID, classes, !classes);
 	args_add(&args, INT8ARRAYOID, int8_array(b), !classes);
@@ -190,6 +262,7 @@ static void insert_summary(struct training *t)
 	args_number(&args, t->kept.validation_loss);
 	args_text(&args, t->kept.metrics);
 	args_add(&args, BYTEAOID, t->agreed_blob, false);
+	args_text(&args, effective(t));
 	sql_args(
 		SPI_OK_INSERT, &args,
 		"INSERT INTO %s (model, source, validation_source, dependent, independent, "
@@ -197,9 +270,10 @@ static void insert_summary(struct training *t)
 		"scale, \"offset\", architecture, parameters, weights_count, rows, skipped, "
 		"epochs, "
 		"batch_size, loss, validation_loss, metrics, extension_version, format_version, "
-		"agreed) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, "
+		"agreed, effective) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, "
+		"$13, $14, "
 		"$15::json, $16::json, $17, $18, $19, $20, $21, $22, $23, $24::json, "
-		"'" CNN_VERSION "', %d, $25)",
+		"'" CNN_VERSION "', %d, $25, $26::json)",
 		t->model.summary, MODEL_FORMAT);
 }
 
@@ -220,11 +294,13 @@ static void store(struct training *t)
 
 /* ---- result ---- */
 
-static Datum result(FunctionCallInfo fcinfo, const struct training *t, int64 rows, int64 skipped)
+static Datum result(FunctionCallInfo fcinfo, const struct training *t, int64 rows, int64 skipped,
+		    uint32 replicas)
 {
+	const struct driver *d = &t->driver;
 	TupleDesc desc;
-	Datum v[16];
-	bool null[16] = {false};
+	Datum v[24];
+	bool null[24] = {false};
 	int n = 0;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -232,7 +308,7 @@ static Datum result(FunctionCallInfo fcinfo, const struct training *t, int64 row
 	v[n++] = CStringGetTextDatum(t->model.weights);
 	v[n++] = Int64GetDatum(rows);
 	v[n++] = Int64GetDatum(skipped);
-	v[n++] = Int32GetDatum(0); /* lost hosts */
+	v[n++] = Int32GetDatum(d->n_lost);
 	v[n++] = Int32GetDatum((int32)t->epochs);
 	v[n++] = Float8GetDatum(t->apply.effective_batch);
 	null[n] = isnan(t->kept.loss);
@@ -241,6 +317,15 @@ static Datum result(FunctionCallInfo fcinfo, const struct training *t, int64 row
 	v[n++] = Float8GetDatum(t->kept.validation_loss);
 	v[n++] = CStringGetTextDatum(t->kept.metrics);
 	v[n++] = Int32GetDatum(t->fed.feeders + t->validation_fed.feeders);
+	v[n++] = Int32GetDatum(d->n_hosts);
+	v[n++] = Int32GetDatum((int32)replicas);
+	v[n++] = Int64GetDatum((int64)t->merges);
+	v[n++] = Int64GetDatum((int64)t->merge_bytes);
+	null[n] = d->n_hosts < 2;
+	v[n++] = Float8GetDatum(d->skew_distance);
+	null[n] = d->n_hosts < 2;
+	v[n++] = Float8GetDatum(d->skew_ratio);
+	v[n++] = Int64GetDatum(d->rows_moved);
 	v[n++] = Float8GetDatum(milliseconds(t->seconds_feed));
 	v[n++] = Float8GetDatum(milliseconds(t->seconds_train));
 	v[n++] = Float8GetDatum(milliseconds(t->seconds_merge));
@@ -255,10 +340,12 @@ Datum gpu_cnn_train(PG_FUNCTION_ARGS)
 	struct training t;
 	double queue_timeout;
 	int64 rows, skipped;
+	uint32 replicas;
 
 	memset(&t, 0, sizeof(t));
 	driver_start(fcinfo, &t.driver);
 	arguments_read(fcinfo, &t.args);
+	driver_nodes(&t.driver);
 	check_arguments(&t);
 	check_validation(&t);
 	if (!arguments_number(&t.args, "queue_timeout", &queue_timeout))
@@ -274,9 +361,10 @@ Datum gpu_cnn_train(PG_FUNCTION_ARGS)
 	store(&t);
 	rows = (int64)(t.agreed->rows[ROW_TRAIN]);
 	skipped = (int64)(t.agreed->bad[ROW_TRAIN]);
+	replicas = t.agreed->replicas;
 	driver_end(&t.driver);
 	t.model.weights = MemoryContextStrdup(t.driver.outer, t.model.weights);
 	t.kept.metrics = MemoryContextStrdup(t.driver.outer, t.kept.metrics);
 	driver_finish(&t.driver);
-	return result(fcinfo, &t, rows, skipped);
+	return result(fcinfo, &t, rows, skipped, replicas);
 }

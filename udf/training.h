@@ -32,6 +32,7 @@ struct training {
 	struct agree_block *agreed;
 	Datum agreed_blob;
 	struct ctl_apply_ok apply;
+	enum reshuffle reshuffle;
 
 	/* of the run */
 	struct ctl_run_row last; /* its note is not kept */
@@ -39,6 +40,9 @@ struct training {
 	struct figures kept;	 /* of the weights that are stored */
 	struct figures best;	 /* of the iteration that improved last, by what cnnd monitors */
 	bool has_best, restore;
+	uint32 merge_every;   /* of merge_every = 'auto', once it is chosen */
+	double learning_rate; /* of the first iteration */
+	uint64 merges, merge_bytes;
 	double seconds_feed, seconds_train, seconds_merge, seconds_evaluate, seconds_store;
 };
 

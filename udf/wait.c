@@ -55,5 +55,6 @@ int wait_for(pgsocket fd, int events, int64 until, const char *name)
 		ResetLatch(compat_latch);
 	CHECK_FOR_INTERRUPTS();
 	check_client();
+	nodes_look();
 	return rc & events;
 }

@@ -11,10 +11,10 @@ LIBS_ring := $B/libring.a
 LIBS_ctl := $B/libctl.a $B/libbase.a
 LIBS_model := $B/libmodel.a $(LIBS_kernels) $B/libbase.a
 LIBS_data := $B/libdata.a $B/libctl.a $(LIBS_kernels) $B/libbase.a
-LIBS_train := $B/libtrain.a $B/libmodel.a $B/libdata.a $B/libctl.a $(LIBS_kernels) $B/libbase.a
+LIBS_train := $B/libtrain.a $B/libmodel.a $B/libdata.a $B/libctl.a $(LIBS_kernels) $(LIBS_merge) $B/libbase.a
 SYS_model := -ljansson $(SYS_kernels)
 SYS_data := -ljpeg -lpng -lxxhash $(SYS_kernels)
-SYS_train := -ljansson -ljpeg -lpng -lxxhash $(SYS_kernels)
+SYS_train := -ljansson -ljpeg -lpng -lxxhash $(SYS_kernels) $(SYS_merge)
 
 CNND_SRC := $(wildcard userspace/cnnd/*.c)
 CNNCTL_SRC := $(wildcard userspace/cnnctl/*.c)

@@ -145,7 +145,7 @@ static void fill_chunks(const struct cuda_net *net, struct param_chunk *chunk,
 	const struct backend_graph *graph = &net->base.graph;
 	uint32_t n = 0, c = 0;
 
-	for (uint32_t i = 0; i < graph->n_tensors; i++) {
+	for (uint32_t i = 0; i < graph->n_tensors && net->plan.training; i++) {
 		const struct backend_tensor *t = &graph->tensor[i];
 
 		if (!takes_part(t))

@@ -50,28 +50,31 @@ static void json_head(const struct table *t)
 	fprintf(t->json, "],\n\"results\": [");
 }
 
-static const char *redop(const struct perf_options *o)
-{
-	return o->merge ? o->merge : o->op_name;
-}
-
 static void head(const struct perf_options *o)
 {
-	uint32_t n = o->level == PERF_INTRA ? o->threads * o->per_thread : o->hosts;
+	uint32_t replicas = o->threads * o->per_thread;
 	const char *stamp_head = o->timestamps ? "  timestamp" : "";
 
 	printf("# nThread %u nGpus %u minBytes %llu maxBytes %llu step: %llu(%s) warmup iters: "
 	       "%llu iters: %llu "
-	       "agg iters: %llu validation: %d graph: 0\n#\n",
+	       "agg iters: %llu validation: %llu graph: 0\n#\n",
 	       o->threads, o->per_thread, (unsigned long long)o->min_bytes,
 	       (unsigned long long)o->max_bytes,
 	       (unsigned long long)(o->step_factor > 1 ? o->step_factor : o->step_bytes),
 	       o->step_factor > 1 ? "factor" : "bytes", (unsigned long long)o->warmup,
-	       (unsigned long long)o->iters, (unsigned long long)o->aggregate, o->check);
-	printf("# %u %s, level %s, wire %s%s\n#\n", n,
-	       o->level == PERF_INTRA ? "replicas" : "hosts",
-	       o->level == PERF_INTRA ? "intra" : "inter", o->wire == MERGE_BF16 ? "bf16" : "fp32",
-	       o->no_mac ? ", no MAC" : "");
+	       (unsigned long long)o->iters, (unsigned long long)o->aggregate,
+	       (unsigned long long)o->check);
+	if (o->level == PERF_INTRA)
+		printf("# %u replicas, level intra\n#\n", replicas);
+	else if (o->level == PERF_HIER)
+		printf("# %u hosts of %u replicas, level hier, busbw is that between hosts",
+		       o->hosts, replicas);
+	else
+		printf("# %u hosts, level inter", o->hosts);
+	if (o->level != PERF_INTRA)
+		printf(", transport %s, wire %s%s\n#\n",
+		       o->transport == MERGE_TRANSPORT_UCX ? "ucx" : "tcp",
+		       o->wire == MERGE_BF16 ? "bf16" : "fp32", o->no_mac ? ", no MAC" : "");
 	printf("# %10s  %12s  %8s  %12s  %4s  %32s  %32s  %5s%s\n", "", "", "", "", "",
 	       "out-of-place           ", "in-place           ", "", "");
 	printf("# %10s  %12s  %8s  %12s  %4s  %7s %7s %7s %7s  %7s %7s %7s %7s  %5s%s\n", "size",
@@ -107,7 +110,7 @@ static void print_row(void *context, struct perf_row *r)
 	char when[32] = "";
 
 	printf("  %10llu  %12llu  %8s  %12s  %4d", (unsigned long long)r->bytes,
-	       (unsigned long long)r->count, "float", redop(t->o), -1);
+	       (unsigned long long)r->count, "float", r->redop, -1);
 	for (int place = 0; place < 2; place++) {
 		print_place(t, r, place);
 		if (!r->has[place])
@@ -129,7 +132,7 @@ static void print_row(void *context, struct perf_row *r)
 		"%s\n{\"size\": %llu, \"count\": %llu, \"type\": \"float\", \"redop\": \"%s\", "
 		"\"cores\": %.3f",
 		t->rows++ ? "," : "", (unsigned long long)r->bytes, (unsigned long long)r->count,
-		redop(t->o), r->cores);
+		r->redop, r->cores);
 	for (int place = 0; place < 2; place++)
 		if (r->has[place])
 			fprintf(t->json,

@@ -15,7 +15,10 @@ enum {
 	OPT_NETNS,
 	OPT_ADDRESS,
 	OPT_RING,
-	OPT_NO_MAC
+	OPT_NO_MAC,
+	OPT_TRANSPORT,
+	OPT_UCX_TLS,
+	OPT_UCX_DEVICES
 };
 
 static const struct option longs[] = {
@@ -32,9 +35,9 @@ static const struct option longs[] = {
 	{"run_cycles", 1, 0, 'N'},
 	{"average", 1, 0, 'a'},
 	{"timeout", 1, 0, 'T'},
-	{"report_cputime", 1, 0, 'S'},
+	{"report_cputime", 1, 0, 'C'},
 	{"output_file", 1, 0, 'J'},
-	{"report_timestamps", 1, 0, 'I'},
+	{"report_timestamps", 1, 0, 'S'},
 	{"nthreads", 1, 0, 't'},
 	{"ngpus", 1, 0, 'g'},
 	{"help", 0, 0, 'h'},
@@ -46,6 +49,9 @@ static const struct option longs[] = {
 	{"address", 1, 0, OPT_ADDRESS},
 	{"ring_from", 1, 0, OPT_RING},
 	{"no_mac", 0, 0, OPT_NO_MAC},
+	{"transport", 1, 0, OPT_TRANSPORT},
+	{"ucx_tls", 1, 0, OPT_UCX_TLS},
+	{"ucx_devices", 1, 0, OPT_UCX_DEVICES},
 	{0, 0, 0, 0},
 };
 
@@ -58,21 +64,25 @@ static const char help[] =
 	"  -n, --iters N              timed operations (20)\n"
 	"  -w, --warmup_iters N       operations before them (1)\n"
 	"  -m, --agg_iters N          operations per iteration (1)\n"
-	"  -c, --check 0|1            check the results, apart from the timing (1)\n"
-	"  -d, --datatype float       the only one\n"
-	"  -o, --op sum|max|min|avg   reduction of the plain all-reduce (sum)\n"
-	"  -N, --run_cycles N         the whole table N times (1)\n"
+	"  -c, --check N              checked runs, 0: none (1)\n"
+	"  -d, --datatype float|all   there is one\n"
+	"  -o, --op sum|max|min|avg|all  reduction of the plain all-reduce (sum)\n"
+	"  -N, --run_cycles N         the whole table N times, 0: for ever (1)\n"
 	"  -a, --average 0|1|2|3      time of rank 0, mean, smallest, largest (1)\n"
 	"  -T, --timeout SECONDS      of one operation without progress\n"
-	"  -S, --report_cputime 0|1   processor time of the ranks instead of elapsed time (0)\n"
+	"  -C, --report_cputime 0|1   processor time of the ranks instead of elapsed time (0)\n"
+	"  -S, --report_timestamps 0|1  when each row was printed (0); -I is the same\n"
 	"  -J, --output_file FILE     the same as JSON\n"
-	"  -I, --report_timestamps 0|1\n"
-	"  -t, --nthreads N           threads of a host: replicas with --level intra (2)\n"
-	"  -g, --ngpus N              replicas per thread, with --level intra (1)\n"
-	"      --level intra|inter    replicas of one process, or hosts over TCP (inter)\n"
-	"      --hosts N              hosts, with --level inter (2)\n"
+	"  -t, --nthreads N           threads of a host, with --level intra or hier (2)\n"
+	"  -g, --ngpus N              replicas per thread, likewise (1)\n"
+	"      --level intra|inter|hier  replicas of one process; hosts; replicas of hosts "
+	"(inter)\n"
+	"      --hosts N              hosts, with --level inter or hier (2)\n"
 	"      --merge NAME           a merge function instead of the plain all-reduce\n"
 	"      --wire fp32|bf16       what a merge sends\n"
+	"      --transport tcp|ucx    what carries the rounds between hosts (tcp)\n"
+	"      --ucx_tls LIST         UCX_TLS\n"
+	"      --ucx_devices LIST     UCX_NET_DEVICES\n"
 	"      --netns A,B,...        network namespace of each host\n"
 	"      --address A,B,...      address of each host (127.0.0.1)\n"
 	"      --ring_from SIZE       from this size on the ring, instead of the fixed table\n"
@@ -86,8 +96,8 @@ static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *ou
 
 	if (text[0] < '0' || text[0] > '9')
 		return false;
-	if (*end && strchr("KMG", *end) && !end[1])
-		shift = *end == 'K' ? 10 : *end == 'M' ? 20 : 30;
+	if (*end && strchr("KkMmGg", *end) && !end[1])
+		shift = strchr("Kk", *end) ? 10 : strchr("Mm", *end) ? 20 : 30;
 	else if (*end)
 		return false;
 	if (v > most >> shift || v << shift < least)
@@ -128,7 +138,9 @@ static bool take_number(struct perf_options *o, int c, const char *arg)
 	case 'm':
 		return number(arg, 1, 1u << 16, &o->aggregate);
 	case 'N':
-		return number(arg, 1, 1u << 16, &o->cycles);
+		return number(arg, 0, 1u << 16, &o->cycles);
+	case 'c':
+		return number(arg, 0, 1u << 16, &o->check);
 	case OPT_RING:
 		return number(arg, 1, UINT64_MAX, &o->ring_from);
 	}
@@ -138,15 +150,13 @@ static bool take_number(struct perf_options *o, int c, const char *arg)
 		      : c == 't' || c == 'g' || c == OPT_HOSTS ? PERF_RANKS
 							       : 1,
 		      &v);
-	if (c == 'c')
-		o->check = (int)v;
 	if (c == 'a')
 		o->average = (int)v;
 	if (c == 'T')
 		o->timeout = (unsigned int)v;
-	if (c == 'S')
+	if (c == 'C')
 		o->cpu_time = v;
-	if (c == 'I')
+	if (c == 'S' || c == 'I')
 		o->timestamps = v;
 	if (c == 't')
 		o->threads = (uint32_t)v;
@@ -157,21 +167,45 @@ static bool take_number(struct perf_options *o, int c, const char *arg)
 	return good;
 }
 
+static bool take_op(struct perf_options *o, const char *arg)
+{
+	int op;
+
+	if (!strcmp(arg, "all")) {
+		o->op_first = MERGE_OP_SUM;
+		o->op_last = MERGE_OP_AVG;
+		return true;
+	}
+	for (op = MERGE_OP_SUM; op <= MERGE_OP_AVG; op++)
+		if (!strcmp(arg, perf_op_name((enum merge_op)op)))
+			break;
+	o->op_first = o->op_last = (enum merge_op)op;
+	return op <= MERGE_OP_AVG;
+}
+
 static bool take(struct perf_options *o, int c, const char *arg)
 {
-	static const char *const ops[] = {"sum", "max", "min", "avg", NULL};
-	static const char *const levels[] = {"intra", "inter", NULL};
+	static const char *const levels[] = {"intra", "inter", "hier", NULL};
 	static const char *const wires[] = {"fp32", "bf16", NULL};
-	static const char *const types[] = {"float", NULL};
+	static const char *const types[] = {"float", "all", NULL};
+	static const char *const transports[] = {"tcp", "ucx", NULL};
+	const char **text = c == 'J'		   ? &o->json
+			    : c == OPT_MERGE	   ? &o->merge
+			    : c == OPT_NETNS	   ? &o->netns
+			    : c == OPT_ADDRESS	   ? &o->address
+			    : c == OPT_UCX_TLS	   ? &o->ucx_tls
+			    : c == OPT_UCX_DEVICES ? &o->ucx_devices
+						   : NULL;
 	int v = 0;
 	bool good = true;
 
+	if (text) {
+		*text = arg;
+		return true;
+	}
 	switch (c) {
 	case 'o':
-		good = choice(arg, ops, &v);
-		o->op = (enum merge_op)v;
-		o->op_name = ops[v];
-		return good;
+		return take_op(o, arg);
 	case 'd':
 		return choice(arg, types, &v);
 	case OPT_LEVEL:
@@ -182,18 +216,10 @@ static bool take(struct perf_options *o, int c, const char *arg)
 		good = choice(arg, wires, &v);
 		o->wire = (enum merge_wire)v;
 		return good;
-	case 'J':
-		o->json = arg;
-		return true;
-	case OPT_MERGE:
-		o->merge = arg;
-		return true;
-	case OPT_NETNS:
-		o->netns = arg;
-		return true;
-	case OPT_ADDRESS:
-		o->address = arg;
-		return true;
+	case OPT_TRANSPORT:
+		good = choice(arg, transports, &v);
+		o->transport = (enum merge_transport)v;
+		return good;
 	case OPT_NO_MAC:
 		o->no_mac = true;
 		return true;
@@ -214,10 +240,17 @@ static int check(const struct perf_options *o)
 
 	if (o->max_bytes < o->min_bytes)
 		return refuse("the largest message is below the smallest");
-	if (o->level == PERF_INTRA && o->threads * o->per_thread > PERF_RANKS)
+	if (o->level != PERF_INTER &&
+	    (o->level == PERF_HIER ? o->hosts : 1) * o->threads * o->per_thread > PERF_RANKS)
 		return refuse("more than 64 replicas");
-	if (o->level == PERF_INTRA && (o->merge || o->op != MERGE_OP_SUM))
-		return refuse("replicas inside a host are summed: no --merge, -o sum only");
+	if (o->level != PERF_INTER && o->op_last != MERGE_OP_SUM)
+		return refuse("replicas inside a host are summed: -o sum only");
+	if (o->level == PERF_INTRA && o->merge)
+		return refuse("replicas inside a host are summed: no --merge");
+	if (o->merge && o->op_first != o->op_last)
+		return refuse("a merge function has no -o");
+	if (o->level == PERF_INTRA && o->transport == MERGE_TRANSPORT_UCX)
+		return refuse("--transport is between hosts");
 	if (!o->merge && o->wire == MERGE_BF16)
 		return refuse("--wire bf16 goes with --merge: it is the delta that is rounded");
 	if (o->merge && merge_preset(o->merge, o->hosts, &c, &e))
@@ -250,10 +283,9 @@ int perf_parse(int argc, char **argv, struct perf_options *o)
 				   .per_thread = 1,
 				   .hosts = 2,
 				   .level = PERF_INTER,
-				   .op_name = "sum",
 				   .argc = argc,
 				   .argv = argv};
-	while ((c = getopt_long(argc, argv, "b:e:i:f:n:w:m:c:d:o:N:a:T:S:J:I:t:g:h", longs,
+	while ((c = getopt_long(argc, argv, "b:e:i:f:n:w:m:c:d:o:N:a:T:C:S:J:I:t:g:h", longs,
 				NULL)) != -1) {
 		if (c == 'h') {
 			fputs(help, stdout);

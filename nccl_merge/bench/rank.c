@@ -26,6 +26,13 @@ static float input(const struct perf_rank *k, uint32_t rank, uint64_t i)
 	return (float)((i * 7 + rank * 13 + i / 1000) % 61 + 1);
 }
 
+const char *perf_op_name(enum merge_op op)
+{
+	static const char *const name[] = {"sum", "max", "min", "avg"};
+
+	return name[op];
+}
+
 static int compare(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -33,28 +40,38 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* What a host brings to the others: the sum of its replicas. */
+static double host_input(const struct perf_rank *k, uint32_t host, uint64_t i)
+{
+	double v = 0;
+
+	for (uint32_t r = 0; r < k->per_host; r++)
+		v += (double)input(k, host * k->per_host + r, i);
+	return v;
+}
+
 static double reduced(const struct perf_rank *k, enum merge_op op, uint64_t i)
 {
-	double v = input(k, 0, i);
+	double v = host_input(k, 0, i);
 
-	for (uint32_t r = 1; r < k->replicas; r++) {
-		double x = input(k, r, i);
+	for (uint32_t h = 1; h < k->hosts; h++) {
+		double x = host_input(k, h, i);
 
 		v = op == MERGE_OP_MAX ? fmax(v, x) : op == MERGE_OP_MIN ? fmin(v, x) : v + x;
 	}
-	return op == MERGE_OP_AVG ? v / k->replicas : v;
+	return op == MERGE_OP_AVG ? v / k->hosts : v;
 }
 
 static double middle(const struct perf_rank *k, uint32_t drop, uint64_t i)
 {
 	double v[PERF_RANKS], sum = 0;
 
-	for (uint32_t r = 0; r < k->ranks; r++)
-		v[r] = input(k, r, i);
-	qsort(v, k->ranks, sizeof(*v), compare);
-	for (uint32_t r = drop; r < k->ranks - drop; r++)
-		sum += v[r];
-	return sum / (k->ranks - 2 * drop);
+	for (uint32_t h = 0; h < k->hosts; h++)
+		v[h] = host_input(k, h, i);
+	qsort(v, k->hosts, sizeof(*v), compare);
+	for (uint32_t h = drop; h < k->hosts - drop; h++)
+		sum += v[h];
+	return sum / (k->hosts - 2 * drop);
 }
 
 /* After the first merge from a common start of zero. */
@@ -68,11 +85,11 @@ static double merged(const struct perf_rank *k, const struct merge_config *c, ui
 	case MERGE_OUTER:
 		return c->eta * (c->nesterov ? 1 + c->mu : 1) * mean;
 	case MERGE_EASGD:
-		return (1 - c->b / k->ranks) * input(k, k->rank, i);
+		return (1 - c->b / k->hosts) * host_input(k, k->rank * k->mine / k->per_host, i);
 	case MERGE_TRIMMED:
 		return middle(k, c->trim, i);
 	case MERGE_MEDIAN:
-		return middle(k, (k->ranks - 1) / 2, i);
+		return middle(k, (k->hosts - 1) / 2, i);
 	default:
 		return mean;
 	}
@@ -92,10 +109,10 @@ static uint64_t wrong_values(const struct perf_rank *k, const float *out)
 	uint64_t wrong = 0;
 
 	if (k->o->merge)
-		merge_preset(k->o->merge, k->ranks, &c, NULL);
+		merge_preset(k->o->merge, k->hosts, &c, NULL);
 	for (uint64_t i = 0; i < k->count; i++) {
-		double want = k->o->merge ? merged(k, &c, i) : reduced(k, k->o->op, i);
-		bool exact = !k->o->merge && k->o->op != MERGE_OP_AVG;
+		double want = k->o->merge ? merged(k, &c, i) : reduced(k, k->op, i);
+		bool exact = !k->o->merge && k->op != MERGE_OP_AVG;
 
 		/* bf16 rounds twice to 8 bits */
 		if (k->o->wire == MERGE_BF16)
@@ -122,12 +139,31 @@ static int repeat(struct perf_rank *k, bool in_place, uint64_t n)
 	return rc;
 }
 
+/* A run of its own, with values that are known. */
+static int check(struct perf_rank *k, bool in_place, uint64_t *wrong)
+{
+	int rc;
+
+	fill(k, false);
+	if (k->ops->fresh)
+		k->ops->fresh(k);
+	/* nobody starts while another still fills or looks */
+	rc = k->ops->meet(k);
+	if (!rc)
+		rc = k->ops->run(k, in_place);
+	for (uint32_t j = 0; j < k->mine && !rc; j++)
+		*wrong += wrong_values(k, in_place ? k->own[j] : k->out);
+	if (!rc)
+		rc = k->ops->meet(k);
+	return rc;
+}
+
 static int measure(struct perf_rank *k, bool in_place)
 {
 	struct perf_sample *s = &k->shared->sample[k->rank][in_place];
-	/* a thread's own time, so that intra adds up; the control thread of a host counts too */
-	clockid_t id =
-		k->o->level == PERF_INTRA ? CLOCK_THREAD_CPUTIME_ID : CLOCK_PROCESS_CPUTIME_ID;
+	/* the first thread of a process accounts for all of it, the control thread too */
+	clockid_t id = k->o->level != PERF_INTRA && k->speaker ? CLOCK_PROCESS_CPUTIME_ID
+							       : CLOCK_THREAD_CPUTIME_ID;
 	double wall, cpu;
 	int rc;
 
@@ -149,16 +185,8 @@ static int measure(struct perf_rank *k, bool in_place)
 	s->cpu = clock_of(id) - cpu;
 	s->seconds = (k->o->cpu_time ? s->cpu : s->wall) / (double)(k->o->iters * k->o->aggregate);
 	s->wrong = 0;
-	if (!k->o->check)
-		return 0;
-	fill(k, false);
-	if (k->merge) {
-		memset(k->out, 0, k->count * sizeof(float));
-		merge_start(k->merge, k->out);
-	}
-	rc = k->ops->run(k, in_place);
-	for (uint32_t j = 0; j < k->mine && !rc; j++)
-		s->wrong += wrong_values(k, in_place ? k->own[j] : k->out);
+	for (uint64_t i = 0; i < k->o->check && !rc; i++)
+		rc = check(k, in_place, &s->wrong);
 	return rc;
 }
 
@@ -187,8 +215,12 @@ static double pick(const struct perf_rank *k, int place)
 
 static void report(struct perf_rank *k)
 {
-	struct perf_row row = {.bytes = k->count * sizeof(float), .count = k->count};
-	double factor = 2. * (k->replicas - 1) / k->replicas, cpu = 0, wall = 0;
+	struct perf_row row = {.bytes = k->count * sizeof(float),
+			       .count = k->count,
+			       .redop = k->o->merge ? k->o->merge : perf_op_name(k->op)};
+	/* inside a host the replicas count, between hosts the hosts */
+	uint32_t n = k->o->level == PERF_INTRA ? k->per_host : k->hosts;
+	double factor = 2. * (n - 1) / n, cpu = 0, wall = 0;
 
 	for (int place = 0; place < 2; place++) {
 		row.has[place] = k->ops->place[place];
@@ -197,7 +229,9 @@ static void report(struct perf_rank *k)
 		row.place[place].seconds = pick(k, place);
 		for (uint32_t r = 0; r < k->ranks; r++) {
 			row.place[place].wrong += k->shared->sample[r][place].wrong;
-			cpu += k->shared->sample[r][place].cpu;
+			/* hier: that of the first thread of a host is that of all */
+			if (k->o->level != PERF_HIER || r % k->o->threads == 0)
+				cpu += k->shared->sample[r][place].cpu;
 		}
 		wall += k->shared->sample[0][place].wall;
 		row.algbw[place] = (double)row.bytes / 1e9 / row.place[place].seconds;
@@ -207,30 +241,37 @@ static void report(struct perf_rank *k)
 	k->row(k->context, &row);
 }
 
+static int run_row(struct perf_rank *k)
+{
+	int rc = k->ops->open(k);
+
+	for (int place = 0; place < 2 && !rc; place++)
+		if (k->ops->place[place])
+			rc = measure(k, place);
+	if (!rc)
+		rc = k->ops->meet(k);
+	if (!rc && k->rank == 0)
+		report(k);
+	/* nobody overwrites the samples before they are printed */
+	if (!rc)
+		rc = k->ops->meet(k);
+	k->ops->close(k);
+	return rc;
+}
+
 int perf_rank_run(struct perf_rank *k)
 {
 	const struct perf_options *o = k->o;
+	int rc = 0;
 
-	for (uint64_t cycle = 0; cycle < o->cycles; cycle++)
-		for (uint64_t bytes = o->min_bytes; bytes <= o->max_bytes;
-		     bytes = o->step_factor > 1 ? bytes * o->step_factor : bytes + o->step_bytes) {
-			int rc;
-
-			k->count = bytes / sizeof(float);
-			rc = k->ops->open(k);
-			for (int place = 0; place < 2 && !rc; place++)
-				if (k->ops->place[place])
-					rc = measure(k, place);
-			if (!rc)
-				rc = k->ops->meet(k);
-			if (!rc && k->rank == 0)
-				report(k);
-			/* nobody overwrites the samples before they are printed */
-			if (!rc)
-				rc = k->ops->meet(k);
-			k->ops->close(k);
-			if (rc)
-				return rc;
-		}
-	return 0;
+	for (uint64_t cycle = 0; (!o->cycles || cycle < o->cycles) && !rc; cycle++)
+		for (int op = (int)o->op_first; op <= (int)o->op_last && !rc; op++)
+			for (uint64_t bytes = o->min_bytes; bytes <= o->max_bytes && !rc;
+			     bytes = o->step_factor > 1 ? bytes * o->step_factor
+							: bytes + o->step_bytes) {
+				k->count = bytes / sizeof(float);
+				k->op = (enum merge_op)op;
+				rc = run_row(k);
+			}
+	return rc;
 }

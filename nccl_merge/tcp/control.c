@@ -68,6 +68,18 @@ void tcp_fault_locked(struct tcp_net *t, int code, uint32_t host, const char *fm
 	pthread_cond_broadcast(&t->change);
 }
 
+void tcp_abort(struct merge_net *net)
+{
+	struct tcp_net *t = (struct tcp_net *)net;
+
+	pthread_mutex_lock(&t->lock);
+	t->aborted = true;
+	tcp_fault_locked(t, -ECANCELED, t->config.self, "the job was ended on host %s",
+			 tcp_name(t, t->config.self));
+	pthread_cond_broadcast(&t->change);
+	pthread_mutex_unlock(&t->lock);
+}
+
 /* ---- mesh ------------------------------------------------------------------------------------ */
 
 static void finish_mesh(struct tcp_net *t)
@@ -339,6 +351,8 @@ static void tick(struct tcp_net *t)
 static void begin_mesh(struct tcp_net *t)
 {
 	t->remesh = false;
+	if (t->aborted)
+		return;
 	tcp_drop_all(t);
 	t->refused_text[0] = 0;
 	t->mesh_deadline = merge_now() + t->mesh_seconds;

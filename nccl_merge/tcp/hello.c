@@ -95,6 +95,7 @@ void tcp_hello_fill(const struct tcp_net *t, struct tcp_hello *h, uint32_t to, u
 	h->members = t->member_hash;
 	h->table = t->config.table_hash;
 	h->algorithm = merge_algorithm_hash(t->config.ring_from);
+	h->transport = t->config.transport;
 }
 
 static const char *status_text(uint32_t status)
@@ -106,7 +107,8 @@ static const char *status_text(uint32_t status)
 				     "training a network with another tensor table",
 				     "set to another choice of direct and ring",
 				     "set to another merge_mac",
-				     "told of other members"};
+				     "told of other members",
+				     "set to another merge_transport"};
 
 	return status < sizeof(text) / sizeof(text[0]) ? text[status] : "of an unknown opinion";
 }
@@ -135,6 +137,8 @@ static enum tcp_status judge(const struct tcp_net *t, const struct tcp_hello *h)
 		return TCP_BAD_ALGORITHM;
 	if (h->no_mac != own.no_mac)
 		return TCP_BAD_MAC_SETTING;
+	if (h->transport != own.transport)
+		return TCP_BAD_TRANSPORT;
 	return h->members == own.members ? TCP_OK : TCP_BAD_MEMBERS;
 }
 

@@ -14,13 +14,30 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "tcp.h"
+#include "../ucx/ucx.h"
 
 #define REMESH_SECONDS 4. /* all survivors were just confirmed to be there */
 #define RECOVER_TRIES 8
 
 static void tcp_close(struct merge_net *net);
-static const struct merge_net_ops tcp_ops = {tcp_round, tcp_recover, tcp_close};
+static void tcp_fault(struct merge_net *net, int code, uint32_t rank, const char *text);
+static uint32_t tcp_identity(const struct merge_net *net, uint32_t rank, const char **name);
+static const struct merge_net_ops tcp_ops = {
+	.round = tcp_round,
+	.recover = tcp_recover,
+	.close = tcp_close,
+	.abort = tcp_abort,
+	.fault = tcp_fault,
+	.identity = tcp_identity,
+};
+static const struct merge_net_ops ucx_ops = {
+	.round = ucx_round,
+	.recover = tcp_recover,
+	.close = tcp_close,
+	.abort = tcp_abort,
+	.fault = tcp_fault,
+	.identity = tcp_identity,
+};
 
 static int bind_port(int fd, struct sockaddr_storage *a, socklen_t length, uint32_t first,
 		     uint32_t last)
@@ -91,6 +108,7 @@ static void close_files(struct tcp_net *t)
 	for (int i = 0; i < 4; i++)
 		if (*fd[i] >= 0)
 			close(*fd[i]);
+	ucx_close(t->ucx);
 	OPENSSL_cleanse(t->config.secret, sizeof(t->config.secret));
 	free(t->host);
 	free(t);
@@ -107,11 +125,12 @@ static void set_config(struct tcp_net *t, const struct merge_tcp_config *c)
 	snprintf(t->listen, sizeof(t->listen), "%s", c->listen ? c->listen : "");
 	snprintf(t->congestion, sizeof(t->congestion), "%s", c->congestion ? c->congestion : "");
 	t->config.listen = t->config.congestion = NULL;
+	t->config.ucx_tls = t->config.ucx_net_devices = NULL;
 	t->config.mesh_timeout_ms = or_default(c->mesh_timeout_ms, 10000);
 	t->config.merge_timeout_ms = or_default(c->merge_timeout_ms, 60000);
 	t->config.silence_ms = or_default(c->silence_ms, 4000);
 	t->config.user_timeout_ms = or_default(c->user_timeout_ms, 3000);
-	t->net.ops = &tcp_ops;
+	t->net.ops = c->transport == MERGE_TRANSPORT_UCX ? &ucx_ops : &tcp_ops;
 	t->net.ring_from = c->ring_from;
 	t->listen_fd = t->poll_fd = t->data_poll = t->wake_fd = -1;
 	t->beat = t->ticked = merge_now();
@@ -126,8 +145,10 @@ int merge_tcp_open(const struct merge_tcp_config *config, struct merge_net **out
 	struct tcp_net *t;
 	int rc;
 
-	if (config->self >= MERGE_HOSTS_MAX || config->port_first > config->port_last)
-		return merge_fail(error, -EINVAL, MERGE_NO_HOST, "bad identity or range of ports");
+	if (config->self >= MERGE_HOSTS_MAX || config->port_first > config->port_last ||
+	    (unsigned)config->transport > MERGE_TRANSPORT_UCX)
+		return merge_fail(error, -EINVAL, MERGE_NO_HOST,
+				  "bad identity, range of ports or transport");
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return merge_fail(error, -ENOMEM, MERGE_NO_HOST, "no memory for a mesh");
@@ -135,6 +156,8 @@ int merge_tcp_open(const struct merge_tcp_config *config, struct merge_net **out
 	rc = open_listener(t, error);
 	if (!rc)
 		rc = open_polls(t, error);
+	if (!rc && config->transport == MERGE_TRANSPORT_UCX)
+		rc = ucx_open(config->ucx_tls, config->ucx_net_devices, t->listen, &t->ucx, error);
 	if (rc) {
 		close_files(t);
 		return rc;
@@ -167,6 +190,8 @@ static void tcp_close(struct merge_net *net)
 {
 	struct tcp_net *t = (struct tcp_net *)net;
 
+	/* every round ended with a flush: nothing is on its way */
+	ucx_down(t->ucx);
 	pthread_mutex_lock(&t->lock);
 	t->state = NET_CLOSING;
 	pthread_mutex_unlock(&t->lock);
@@ -175,6 +200,24 @@ static void tcp_close(struct merge_net *net)
 	pthread_cond_destroy(&t->change);
 	pthread_mutex_destroy(&t->lock);
 	close_files(t);
+}
+
+static void tcp_fault(struct merge_net *net, int code, uint32_t rank, const char *text)
+{
+	struct tcp_net *t = (struct tcp_net *)net;
+
+	pthread_mutex_lock(&t->lock);
+	tcp_fault_locked(t, code, t->member[rank], "host %s: %s", tcp_name(t, t->member[rank]),
+			 text);
+	pthread_mutex_unlock(&t->lock);
+}
+
+static uint32_t tcp_identity(const struct merge_net *net, uint32_t rank, const char **name)
+{
+	const struct tcp_net *t = (const struct tcp_net *)net;
+
+	*name = tcp_name(t, t->member[rank]);
+	return t->member[rank];
 }
 
 uint16_t merge_tcp_port(const struct merge_net *net)
@@ -199,9 +242,15 @@ static int mesh(struct tcp_net *t, uint32_t epoch, const uint32_t *member, uint3
 	struct timespec until;
 	int rc = 0;
 
+	ucx_down(t->ucx);
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += (time_t)seconds + 10;
 	pthread_mutex_lock(&t->lock);
+	if (t->aborted) {
+		pthread_mutex_unlock(&t->lock);
+		return merge_fail(error, -ECANCELED, MERGE_NO_HOST,
+				  "the job was ended on this host");
+	}
 	memcpy(t->member, member, n * sizeof(*member));
 	t->n_members = n;
 	t->member_hash = merge_hash(n, member, n * sizeof(*member));
@@ -210,9 +259,11 @@ static int mesh(struct tcp_net *t, uint32_t epoch, const uint32_t *member, uint3
 	t->remesh = true;
 	t->state = NET_MESHING;
 	wake(t);
-	while (!rc && (t->remesh || t->state == NET_MESHING))
+	while (!rc && !t->aborted && (t->remesh || t->state == NET_MESHING))
 		rc = pthread_cond_timedwait(&t->change, &t->lock, &until);
-	if (t->state == NET_READY) {
+	if (t->aborted) {
+		rc = merge_fail(error, -ECANCELED, MERGE_NO_HOST, "the job was ended on this host");
+	} else if (t->state == NET_READY) {
 		rc = 0;
 	} else if (t->state == NET_FAILED) {
 		if (error)
@@ -227,6 +278,8 @@ static int mesh(struct tcp_net *t, uint32_t epoch, const uint32_t *member, uint3
 		if (member[i] == t->config.self)
 			t->net.rank = i;
 	pthread_mutex_unlock(&t->lock);
+	if (!rc && t->ucx)
+		rc = ucx_up(t, seconds, error);
 	return rc;
 }
 
@@ -300,6 +353,9 @@ int tcp_recover(struct merge_net *net, struct merge_error *error)
 	int rc = -EHOSTUNREACH;
 
 	for (int tries = 0; tries < RECOVER_TRIES; tries++) {
+		if (atomic_load(&net->aborted))
+			return merge_fail(error, -ECANCELED, MERGE_NO_HOST,
+					  "the job was ended on this host");
 		memset(lost, 0, sizeof(lost));
 		memset(&d, 0, sizeof(d));
 		pthread_mutex_lock(&t->lock);
@@ -313,13 +369,16 @@ int tcp_recover(struct merge_net *net, struct merge_error *error)
 		if (!t->config.confirm)
 			return merge_fail(error, -EHOSTUNREACH, why.host, "%s", why.message);
 		rc = t->config.confirm(t->config.context, t->epoch, lost, &why, &d);
+		if (atomic_load(&net->aborted))
+			return merge_fail(error, -ECANCELED, MERGE_NO_HOST,
+					  "the job was ended on this host");
 		if (rc)
 			return merge_fail(error, rc, why.host, "%s", why.message);
 		rc = check_decision(t, &d, &why, error);
 		if (rc)
 			return rc;
 		rc = mesh(t, d.epoch, d.member, d.n, REMESH_SECONDS, error);
-		if (!rc)
+		if (!rc || rc == -ECANCELED)
 			break;
 	}
 	return rc;

@@ -16,38 +16,25 @@
 #define BLAME_MS 300 /* how long the control thread has to say who really failed */
 #define SLOWEST 1e6  /* bytes a second; below that a merge is given up although it moves */
 
-struct course {
-	struct tcp_net *t;
-	struct merge_round *round;
-	uint32_t what;
-	double begin, limit, moved[MERGE_HOSTS_MAX];
-};
-
-static size_t frame_length(size_t total, size_t at)
+static size_t frame_length(size_t total, size_t at, size_t most)
 {
-	return total - at < TCP_FRAME ? total - at : TCP_FRAME;
+	return total - at < most ? total - at : most;
 }
 
-/* The frame that begins at byte `at` of an exchange; an end of the first part ends a frame. */
-struct piece {
-	void *payload;
-	size_t length;
-	size_t end; /* within the second part, 0 in the first */
-};
-
-static struct piece piece_at(const void *one, size_t one_len, const void *two, size_t two_len,
-			     size_t at)
+struct tcp_piece tcp_piece_at(const void *one, size_t one_len, const void *two, size_t two_len,
+			      size_t at, size_t most)
 {
 	bool second = at >= one_len;
 	size_t in = second ? at - one_len : at;
-	size_t length = frame_length(second ? two_len : one_len, in);
+	size_t length = frame_length(second ? two_len : one_len, in, most);
 
-	return (struct piece){(char *)(second ? two : one) + in, length, second ? in + length : 0};
+	return (struct tcp_piece){(char *)(second ? two : one) + in, length,
+				  second ? in + length : 0};
 }
 
 /* Names the fault: the control thread's word if it comes soon, else what this thread saw. */
-static int blame(struct course *c, uint32_t host, int code, const char *what,
-		 struct merge_error *error)
+int tcp_blame(struct tcp_course *c, uint32_t host, int code, const char *what,
+	      struct merge_error *error)
 {
 	struct tcp_net *t = c->t;
 	struct timespec until;
@@ -88,10 +75,12 @@ static int slices(struct iovec *v, void *header, void *payload, size_t length, v
 	return n;
 }
 
-static int pump_out(struct course *c, struct merge_xfer *x, struct tcp_stream *s, const char **what)
+static int pump_out(struct tcp_course *c, struct merge_xfer *x, struct tcp_stream *s,
+		    const char **what)
 {
 	while (x->sent < x->send_len + x->send2_len) {
-		struct piece p = piece_at(x->send, x->send_len, x->send2, x->send2_len, x->sent);
+		struct tcp_piece p = tcp_piece_at(x->send, x->send_len, x->send2, x->send2_len,
+						  x->sent, TCP_FRAME);
 		size_t length = p.length;
 		void *payload = p.payload;
 		struct iovec v[3];
@@ -138,8 +127,8 @@ static int pump_out(struct course *c, struct merge_xfer *x, struct tcp_stream *s
 	return 0;
 }
 
-static const char *bad_frame(struct course *c, struct tcp_stream *s, const void *payload,
-			     size_t length)
+const char *tcp_bad_frame(struct tcp_course *c, struct tcp_stream *s, const void *payload,
+			  size_t length)
 {
 	const struct tcp_header *h = &s->in_header;
 
@@ -158,11 +147,12 @@ static const char *bad_frame(struct course *c, struct tcp_stream *s, const void 
 	return NULL;
 }
 
-static int pump_in(struct course *c, struct merge_xfer *x, struct tcp_stream *s, const char **what)
+static int pump_in(struct tcp_course *c, struct merge_xfer *x, struct tcp_stream *s,
+		   const char **what)
 {
 	while (x->received < x->recv_len + x->recv2_len) {
-		struct piece p =
-			piece_at(x->recv, x->recv_len, x->recv2, x->recv2_len, x->received);
+		struct tcp_piece p = tcp_piece_at(x->recv, x->recv_len, x->recv2, x->recv2_len,
+						  x->received, TCP_FRAME);
 		size_t length = p.length;
 		void *payload = p.payload;
 		struct iovec v[3];
@@ -189,7 +179,7 @@ static int pump_in(struct course *c, struct merge_xfer *x, struct tcp_stream *s,
 		}
 		if (s->in_at < sizeof(struct tcp_header) + length + TCP_TAG)
 			continue;
-		*what = bad_frame(c, s, payload, length);
+		*what = tcp_bad_frame(c, s, payload, length);
 		if (*what)
 			return -EBADMSG;
 		s->in_at = 0;
@@ -198,13 +188,13 @@ static int pump_in(struct course *c, struct merge_xfer *x, struct tcp_stream *s,
 	return 0;
 }
 
-static bool complete(const struct merge_xfer *x)
+bool tcp_complete(const struct merge_xfer *x)
 {
 	return x->sent == x->send_len + x->send2_len && x->received == x->recv_len + x->recv2_len;
 }
 
 /* *again: something came that may let more be sent, to hosts that were passed already */
-static int pump_all(struct course *c, bool *finished, bool *again, struct merge_error *error)
+static int pump_all(struct tcp_course *c, bool *finished, bool *again, struct merge_error *error)
 {
 	*finished = true;
 	*again = false;
@@ -219,26 +209,26 @@ static int pump_all(struct course *c, bool *finished, bool *again, struct merge_
 		if (!rc)
 			rc = pump_in(c, x, s, &what);
 		if (rc)
-			return blame(c, id, rc, what, error);
+			return tcp_blame(c, id, rc, what, error);
 		if (x->received != before && c->round->progress) {
 			c->round->progress(c->round->context);
 			*again = true;
 		}
-		if (!complete(x))
+		if (!tcp_complete(x))
 			*finished = false;
 	}
 	return 0;
 }
 
-static int check_time(struct course *c, struct merge_error *error)
+int tcp_check_time(struct tcp_course *c, struct merge_error *error)
 {
-	double now = merge_now(), quiet = c->t->config.merge_timeout_ms * 1e-3;
+	double now = merge_now(), quiet = c->quiet;
 	char text[128];
 
 	for (uint32_t i = 0; i < c->round->n; i++) {
 		struct merge_xfer *x = &c->round->x[i];
 
-		if (complete(x))
+		if (tcp_complete(x))
 			continue;
 		if (now - c->moved[x->peer] <= quiet && now - c->begin <= c->limit)
 			continue;
@@ -247,12 +237,12 @@ static int check_time(struct course *c, struct merge_error *error)
 			 now - c->begin > c->limit ? "too slow" : "no progress", now - c->begin,
 			 x->sent, x->send_len + x->send2_len, x->received,
 			 x->recv_len + x->recv2_len);
-		return blame(c, c->t->member[x->peer], -ETIMEDOUT, text, error);
+		return tcp_blame(c, c->t->member[x->peer], -ETIMEDOUT, text, error);
 	}
 	return 0;
 }
 
-static int failed_already(struct tcp_net *t, struct merge_error *error)
+int tcp_failed_already(struct tcp_net *t, struct merge_error *error)
 {
 	int rc = 0;
 
@@ -268,23 +258,40 @@ static int failed_already(struct tcp_net *t, struct merge_error *error)
 	return rc;
 }
 
+void tcp_course_begin(struct tcp_course *c, struct tcp_net *t, struct merge_round *round,
+		      double quiet)
+{
+	*c = (struct tcp_course){.t = t, .round = round, .begin = merge_now(), .quiet = quiet};
+	c->what = (uint32_t)merge_hash(0, round->what, strlen(round->what));
+	for (uint32_t i = 0; i < round->n; i++) {
+		c->sent += round->x[i].send_len + round->x[i].send2_len;
+		c->received += round->x[i].recv_len + round->x[i].recv2_len;
+		c->moved[round->x[i].peer] = c->begin;
+	}
+	c->limit = quiet + (double)(c->sent + c->received) / SLOWEST;
+}
+
+void tcp_course_end(struct tcp_course *c)
+{
+	struct tcp_net *t = c->t;
+
+	t->net.sent += c->sent;
+	pthread_mutex_lock(&t->lock);
+	t->stats.sent += c->sent;
+	t->stats.received += c->received;
+	pthread_mutex_unlock(&t->lock);
+}
+
 int tcp_round(struct merge_net *net, struct merge_round *round, struct merge_error *error)
 {
 	struct tcp_net *t = (struct tcp_net *)net;
-	struct course c = {.t = t, .round = round, .begin = merge_now()};
 	struct epoll_event ev[16];
-	uint64_t sent = 0, received = 0;
+	struct tcp_course c;
 	bool finished = false, again = false;
 	int rc;
 
-	c.what = (uint32_t)merge_hash(0, round->what, strlen(round->what));
-	for (uint32_t i = 0; i < round->n; i++) {
-		sent += round->x[i].send_len + round->x[i].send2_len;
-		received += round->x[i].recv_len + round->x[i].recv2_len;
-		c.moved[round->x[i].peer] = c.begin;
-	}
-	c.limit = t->config.merge_timeout_ms * 1e-3 + (double)(sent + received) / SLOWEST;
-	rc = failed_already(t, error);
+	tcp_course_begin(&c, t, round, t->config.merge_timeout_ms * 1e-3);
+	rc = tcp_failed_already(t, error);
 	while (!rc) {
 		rc = pump_all(&c, &finished, &again, error);
 		if (rc || finished)
@@ -293,16 +300,11 @@ int tcp_round(struct merge_net *net, struct merge_round *round, struct merge_err
 			continue;
 		/* edges: everything was tried above, so what happens since then wakes this up */
 		(void)!epoll_wait(t->data_poll, ev, 16, 200);
-		rc = failed_already(t, error);
+		rc = tcp_failed_already(t, error);
 		if (!rc)
-			rc = check_time(&c, error);
+			rc = tcp_check_time(&c, error);
 	}
-	if (rc)
-		return rc;
-	net->sent += sent;
-	pthread_mutex_lock(&t->lock);
-	t->stats.sent += sent;
-	t->stats.received += received;
-	pthread_mutex_unlock(&t->lock);
-	return 0;
+	if (!rc)
+		tcp_course_end(&c);
+	return rc;
 }

@@ -31,7 +31,8 @@ enum tcp_status {
 	TCP_BAD_TABLE,
 	TCP_BAD_ALGORITHM,
 	TCP_BAD_MAC_SETTING,
-	TCP_BAD_MEMBERS
+	TCP_BAD_MEMBERS,
+	TCP_BAD_TRANSPORT
 };
 
 struct tcp_hello {
@@ -41,7 +42,8 @@ struct tcp_hello {
 	uint32_t from, to, epoch, kind, status, no_mac;
 	uint64_t members, table, algorithm;
 	uint8_t nonce[32];
-	uint8_t zero[24];
+	uint32_t transport; /* of the rounds */
+	uint8_t zero[20];
 };
 _Static_assert(sizeof(struct tcp_hello) == 128, "wire format");
 
@@ -108,11 +110,14 @@ struct tcp_peer {
 	bool left; /* it closed in order: a fault only for who still wants something of it */
 };
 
+struct ucx;
+
 enum tcp_net_state { NET_IDLE, NET_MESHING, NET_READY, NET_FAILED, NET_CLOSING };
 
 struct tcp_net {
 	struct merge_net net;
 	struct merge_tcp_config config;
+	struct ucx *ucx; /* carries the rounds if not NULL */
 	char listen[64], congestion[16];
 	uint16_t port;
 	struct merge_host *host;
@@ -123,7 +128,8 @@ struct tcp_net {
 	pthread_mutex_t lock;
 	pthread_cond_t change;
 	enum tcp_net_state state;
-	bool remesh; /* asked of the control thread */
+	bool remesh;  /* asked of the control thread */
+	bool aborted; /* for good */
 	struct merge_error why;
 	double mesh_deadline, mesh_seconds;
 	uint32_t epoch, n_members, member[MERGE_HOSTS_MAX]; /* of the mesh wanted or in use */
@@ -155,6 +161,8 @@ int tcp_send_all(int fd, const void *data, size_t bytes);
 
 /* control.c; _locked: the caller holds the lock */
 void *tcp_control_main(void *net);
+/* A fault that this host was told to make; no mesh is built any more. */
+void tcp_abort(struct merge_net *net);
 void tcp_fault_locked(struct tcp_net *t, int code, uint32_t host, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 const char *tcp_name(const struct tcp_net *t, uint32_t host);
@@ -166,6 +174,33 @@ void tcp_accept_all(struct tcp_net *t);
 void tcp_options(const struct tcp_net *t, int fd, enum tcp_kind kind);
 void tcp_conn_close(struct tcp_net *t, struct tcp_conn *c);
 void tcp_drop_all(struct tcp_net *t);
+
+/* round.c: what every transport of a round needs. The frame that begins at byte `at`. */
+struct tcp_piece {
+	void *payload;
+	size_t length;
+	size_t end; /* within the second part, 0 in the first */
+};
+struct tcp_piece tcp_piece_at(const void *one, size_t one_len, const void *two, size_t two_len,
+			      size_t at, size_t most);
+struct tcp_course {
+	struct tcp_net *t;
+	struct merge_round *round;
+	uint32_t what;
+	uint64_t sent, received; /* bytes of the plan */
+	double begin, quiet, limit, moved[MERGE_HOSTS_MAX];
+};
+void tcp_course_begin(struct tcp_course *c, struct tcp_net *t, struct merge_round *round,
+		      double quiet);
+void tcp_course_end(struct tcp_course *c);
+bool tcp_complete(const struct merge_xfer *x);
+/* What is wrong with the frame whose header and tag lie in s, or NULL. */
+const char *tcp_bad_frame(struct tcp_course *c, struct tcp_stream *s, const void *payload,
+			  size_t length);
+int tcp_blame(struct tcp_course *c, uint32_t host, int code, const char *what,
+	      struct merge_error *error);
+int tcp_check_time(struct tcp_course *c, struct merge_error *error);
+int tcp_failed_already(struct tcp_net *t, struct merge_error *error);
 
 /* round.c, mesh.c */
 int tcp_round(struct merge_net *net, struct merge_round *round, struct merge_error *error);

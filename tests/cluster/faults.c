@@ -90,9 +90,8 @@ static void plain(void)
 	ok(lab_stop(&lab), "nothing is left");
 }
 
-static void killed(uint64_t ring_from, uint32_t min_hosts, const char *name)
+static void killed(struct lab_spec s, uint64_t ring_from, uint32_t min_hosts, const char *name)
 {
-	struct lab_spec s = usual();
 	struct lab lab;
 
 	s.ring_from = ring_from;
@@ -118,25 +117,29 @@ static void killed(uint64_t ring_from, uint32_t min_hosts, const char *name)
 	ok(lab_stop(&lab), "nothing is left");
 }
 
-static void cut(void)
+static void cut_link(struct lab_spec s, const char *name)
 {
-	struct lab_spec s = usual();
 	struct lab lab;
 
-	is(lab_start(&lab, &s), 4, "cut link");
-	merges(&lab, 1, "cut link");
+	is(lab_start(&lab, &s), 4, name);
+	merges(&lab, 1, name);
 	lab_merge(&lab, NULL);
 	nap(.15);
 	lab_link(1, false);
-	ok(lab_serve(&lab, 20), "cut link: nobody hangs");
-	named(&lab, 1, .15, "cut link");
-	ok(lab_hear_error(&lab, 1, 10), "cut link: the host behind it ends too");
-	ok(lab_equal(&lab), "cut link: survivors are equal");
+	ok(lab_serve(&lab, 20), "%s: nobody hangs", name);
+	named(&lab, 1, .15, name);
+	ok(lab_hear_error(&lab, 1, 10), "%s: the host behind it ends too", name);
+	ok(lab_equal(&lab), "%s: survivors are equal", name);
 	lab_link(1, true);
 	lab.member[1] = false;
-	merges(&lab, 1, "cut link");
+	merges(&lab, 1, name);
 	is(lab.host[0].last.hosts, 3, "three hosts go on");
 	ok(lab_stop(&lab), "nothing is left");
+}
+
+static void cut(void)
+{
+	cut_link(usual(), "cut link");
 }
 
 static void stopped_shortly(void)
@@ -231,17 +234,51 @@ static void strangers(void)
 
 static void kill_direct(void)
 {
-	killed(UINT64_MAX, 3, "kill -9, direct");
+	killed(usual(), UINT64_MAX, 3, "kill -9, direct");
 }
 
 static void kill_ring(void)
 {
-	killed(1, 3, "kill -9, ring");
+	killed(usual(), 1, 3, "kill -9, ring");
 }
 
 static void kill_needed(void)
 {
-	killed(UINT64_MAX, 4, "kill -9, all hosts needed");
+	killed(usual(), UINT64_MAX, 4, "kill -9, all hosts needed");
+}
+
+/* Rounds over UCX: faults are still seen by the control connections. */
+static void over_ucx(void)
+{
+	struct merge_tcp_config c = {
+		.listen = "127.0.0.1", .transport = MERGE_TRANSPORT_UCX, .ucx_tls = "tcp,self"};
+	struct lab_spec s = usual();
+	struct merge_net *net = NULL;
+	struct merge_error e;
+	struct lab lab;
+
+	if (merge_tcp_open(&c, &net, &e) == -ENOTSUP) {
+		printf("ok %d - faults over UCX # SKIP no UCX: %s\n", ++tap_count, e.message);
+		return;
+	}
+	merge_net_close(net);
+	s.ucx = true;
+	killed(s, UINT64_MAX, 3, "UCX, kill -9, direct");
+	killed(s, 1, 3, "UCX, kill -9, ring");
+	cut_link(s, "UCX, cut link");
+	is(lab_start(&lab, &s), 4, "UCX, SIGSTOP 8 s");
+	merges(&lab, 1, "UCX, SIGSTOP 8 s");
+	lab_merge(&lab, NULL);
+	nap(.15);
+	lab_signal(&lab, 3, SIGSTOP);
+	ok(lab_serve(&lab, 15), "UCX, SIGSTOP 8 s: nobody hangs");
+	named(&lab, 3, .15, "UCX, SIGSTOP 8 s");
+	merges(&lab, 1, "UCX, SIGSTOP 8 s");
+	nap(2);
+	ok(lab_come_back(&lab, 3) && lab_equal(&lab), "UCX: it is back, with the others' state");
+	is(lab.host[0].last.hosts, 4, "four hosts again");
+	merges(&lab, 1, "UCX, back");
+	ok(lab_stop(&lab), "nothing is left");
 }
 
 /* faults [NAME...]: those parts only */
@@ -258,6 +295,7 @@ int main(int argc, char **argv)
 		    {"stop-2", stopped_shortly},
 		    {"late", late},
 		    {"strangers", strangers},
+		    {"ucx", over_ucx},
 		    {"stop-20", stopped_long}};
 
 	lab_network();

@@ -20,7 +20,7 @@ struct lab_spec {
 	uint32_t n, min_hosts;
 	uint64_t ring_from;
 	uint32_t rate_mbit; /* of each host's link, 0: as fast as it goes */
-	bool bf16;
+	bool bf16, ucx;
 	uint32_t merge_timeout_ms;
 	/* one host that differs */
 	uint32_t odd;

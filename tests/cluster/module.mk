@@ -18,6 +18,8 @@ CLUSTER_TESTS := hostile faults
 CLUSTER_BIN := $(CLUSTER_TESTS:%=$(BUILD)/tests/cluster/%)
 SOAK_BIN := $(BUILD)/tests/cluster/soak
 SOAK ?= 200
+# SEED, and ucx for rounds over UCX: make soak-merge SOAK_ARGS="7 ucx"
+SOAK_ARGS ?=
 CLUSTER_LAB := $(patsubst %,$(BUILD)/obj/tests/cluster/%.o,lab host)
 $(CLUSTER_BIN) $(SOAK_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_merge)
 	@mkdir -p $(@D)
@@ -29,13 +31,4 @@ check-cluster: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## faults between hosts, i
 
 .PHONY: soak-merge
 soak-merge: $(SOAK_BIN) ## SOAK random faults in a row on a cluster of namespaces (root; about 5 s each)
-	tests/harness "$< $(SOAK)"
-
-# ---- benchmark: replicas in this process, then hosts in namespaces ------------------------------
-BENCH_MERGE_HOSTS ?= 2 4
-.PHONY: bench-merge
-bench-merge: $(BUILD)/bin/merge_perf ## merge_perf inside a host and between namespaces (root)
-	@mkdir -p $(BUILD)/bench
-	$< --level intra -t 2 -b 64K -e 64M -f 4 -J $(BUILD)/bench/merge-intra.json
-	set -e; for n in $(BENCH_MERGE_HOSTS); do \
-		nccl_merge/bench/netns.sh $< $$n -b 1K -e 64M -f 4 -J $(BUILD)/bench/merge-inter-$$n.json; done
+	tests/harness "$< $(SOAK) $(SOAK_ARGS)"

@@ -40,13 +40,47 @@ ok "the ring"
 out=$($p -b 64K -e 256K -f 2 -n 3 --level intra -t 2 -g 2 2>&1)
 is $? 0 "replicas inside a host: 2 threads for 2 each"
 like "$out" '^# 4 replicas, level intra' "says so"
+out=$($p -b 64K -e 256K -f 4 -n 3 --level hier --hosts 3 -t 2 -g 2 2>&1)
+is $? 0 "three hosts of four replicas"
+like "$out" '^# 3 hosts of 4 replicas, level hier' "says so"
+rows=$(grep -E '^ +[0-9]+ ' <<<"$out")
+awk '{ a = $1 / ($10 * 1e3) * 4 / 3; if (a - $12 > .006 || $12 - a > .006) bad = 1 } END { exit bad }' <<<"$rows"
+ok "hierarchical busbw is that of the part between hosts"
+for m in average slowmo easgd adasum median; do
+	$p -b 4K -e 4K -n 2 --level hier -t 1 -g 2 --hosts 3 --merge $m >"$w/m" 2>&1
+	ok "--level hier --merge $m, checked"
+done
+if $p -b 4K -e 4K -n 1 --transport ucx --ucx_tls tcp,self >"$w/u" 2>&1 || ! grep -q 'no UCX back end\|libucp' "$w/u"; then
+	out=$($p -b 4K -e 1M -f 16 -n 2 --hosts 3 --transport ucx --ucx_tls tcp,self 2>&1)
+	is $? 0 "--transport ucx"
+	like "$out" '^# 3 hosts, level inter, transport ucx' "says so"
+	$p -b 64K -e 64K -n 2 --hosts 3 --transport ucx --ucx_tls tcp,self --ring_from 1 >/dev/null 2>&1
+	ok "the ring over UCX"
+	$p -b 4K -e 4K -n 2 --hosts 3 --transport ucx --ucx_tls tcp,self --merge adasum >/dev/null 2>&1
+	ok "adasum over UCX"
+else
+	skip "no UCX: $(tail -1 "$w/u")" "rounds over UCX"
+fi
+out=$($p -b 1k -e 2k -i 512 -n 2 -w 0 -m 2 -c 2 -d all -o all -N 2 -a 3 -T 20 -C 1 -S 1 -t 1 -g 1 2>&1)
+is $? 0 "every option of nccl-tests that has a meaning here"
+rows=$(grep -E '^ +[0-9]+ ' <<<"$out")
+is "$(wc -l <<<"$rows")" 24 "2 cycles, 4 operations, 3 sizes by increment"
+is "$(awk '{print $4}' <<<"$rows" | uniq | xargs)" "sum max min avg sum max min avg" "the operation is in the column redop"
+like "$out" 'warmup iters: 0 iters: 2 agg iters: 2 validation: 2 ' "the header line repeats the options"
+like "$rows" ' 20[0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9:]+$' "timestamps"
+like "$out" ' cpu +algbw' "processor time in the place of time"
+$p -b 4K -e 4K -n 1 -c 0 | grep -E '^ +4096' | awk '{ exit !($9 == "N/A" && $13 == "N/A") }'
+ok "-c 0: nothing is checked, and none is said to be right"
+for a in 0 1 2 3; do $p -b 4K -e 4K -n 1 -a $a >/dev/null 2>&1; ok "-a $a"; done
 MERGE_PERF_MIN_BW=1000000 $p -b 4K -e 4K -n 2 >"$w/slow" 2>&1
 is $? 1 "below .9 of MERGE_PERF_MIN_BW"
 like "$(cat "$w/slow")" 'Avg bus bandwidth.* FAILED' "the footer says so"
 MERGE_PERF_MIN_BW=0.0000001 $p -b 4K -e 4K -n 2 >/dev/null 2>&1
 is $? 0 "above it"
-for bad in --bogus "-b 3" "-b 4X" "-e 1K" "-o prod" "-d half" "--level hier" "--merge avarage" \
-	"--wire bf16" "--merge none" "--merge median" "--hosts 65" "-n 0" extra "--level intra --merge average"; do
+for bad in --bogus "-b 3" "-b 4X" "-e 1K" "-o prod" "-d half" "--level rack" "--merge avarage" \
+	"--wire bf16" "--merge none" "--merge median" "--hosts 65" "-n 0" extra "--level intra --merge average" \
+	"--level hier -o max" "--level hier --hosts 8 -t 8 -g 2" "--transport rdma" "--level intra --transport ucx" \
+	"-a 4" "-S 2" "-C x" "-c -1" "--merge average -o all" "--merge adasum --wire bf16" -n; do
 	$p $bad >"$w/out" 2>"$w/err"
 	is "$?/$(grep -c . "$w/err" | sed 's/[1-9][0-9]*/said/')" 2/said "$bad is refused"
 done

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * soak.c: random faults in a row on a cluster of four. After each one nobody hangs, members hold
- * equal bits, and nobody has touched anything by a merge that failed. soak [FAULTS [SEED]]
+ * equal bits, and nobody has touched anything by a merge that failed. soak [FAULTS [SEED [ucx]]]
  */
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 #include "lab.h"
 
@@ -74,7 +75,8 @@ int main(int argc, char **argv)
 				.n = 4,
 				.min_hosts = 2,
 				.rate_mbit = 150,
-				.odd = MERGE_NO_HOST};
+				.odd = MERGE_NO_HOST,
+				.ucx = argc > 3 && !strcmp(argv[3], "ucx")};
 	struct lab lab;
 	int bad = 0;
 

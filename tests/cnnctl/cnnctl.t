@@ -113,6 +113,11 @@ for _ in $(seq 20); do
 	sleep .1
 done
 is "$(q "SELECT count(*) FROM gpu_cnn_progress()")" 0 "the job is gone"
+like "$(daemon status -S "$CNND_SOCKET" -j)" '"reason": "[^"]+"' "status remembers it, and why it ended"
+is "$(daemon status -S "$CNND_SOCKET" | grep -c '^ended')" 1 "as text too"
+if [ "$(id -u)" = 0 ]; then
+	is "$($ctl status -S "$CNND_SOCKET" | grep -c '^ended')" 0 "others do not see it"
+fi
 
 # ---- drain
 daemon drain -S "$CNND_SOCKET" >/dev/null

@@ -73,11 +73,34 @@ static const struct {
 	{"socket_group =\nmemory = 101%\n", 2, "out of range 1% .. 100%"},
 	{"socket_group =\nmemory = 1K\n", 2, "out of range 32M"},
 	{"socket_group =\ndecode_sandbox = maybe\n", 2, "on or off is wanted"},
-	{"socket_group =\ndevices = gpu\n", 2, "one of none, auto, cpu:N is wanted"},
-	{"socket_group =\ndevices = cuda:0\n", 2, "no CUDA back end"},
+	{"socket_group =\ndevices = gpu\n", 2,
+	 "one of none, auto, cpu:N, cuda:i,j, cuda:all is wanted"},
+	{"socket_group =\ndevices = cuda\n", 2, "cuda:all, or cuda: and the numbers"},
+	{"socket_group =\ndevices = cuda:\n", 2, "cuda:all, or cuda: and the numbers"},
+	{"socket_group =\ndevices = cuda:0,0\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:0,\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:-1\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:0 1\n", 2, "each once, is wanted"},
+	{"socket_group =\ndevices = cuda:99999999999999999999\n", 2, "each once, is wanted"},
 	{"socket_group =\ndevices = cpu:0\n", 2, "out of range 1 .. 1024"},
 	{"socket_group =\ndevices = cpu:two\n", 2, "a whole number is wanted"},
 	{"socket_group =\nspill_dir = nowhere\n", 2, "an absolute path is wanted"},
+	{"socket_group =\nmerge_listen = localhost\n", 2, "a numeric address is wanted"},
+	{"socket_group =\nmerge_listen =\n", 2, "a numeric address is wanted"},
+	{"socket_group =\nmerge_listen = 10.0.0.256\n", 2, "a numeric address is wanted"},
+	{"socket_group =\nmerge_listen = 0.0.0.0\n", 2, "the other hosts are told this address"},
+	{"socket_group =\nmerge_listen = ::\n", 2, "the other hosts are told this address"},
+	{"socket_group =\nmerge_listen = 0:0:0:0:0:0:0:0\n", 2, "told this address"},
+	{"socket_group =\nmerge_ports = 0-5\n", 2, "out of range 1 .. 65535"},
+	{"socket_group =\nmerge_ports = 7-6\n", 2, "larger than the last"},
+	{"socket_group =\nmerge_ports = 7-\n", 2, "a whole number is wanted"},
+	{"socket_group =\nmerge_ports = 65536\n", 2, "out of range 1 .. 65535"},
+	{"socket_group =\nmerge_ports = 1-2-3\n", 2, "a whole number is wanted"},
+	{"socket_group =\nmerge_timeout = 0\n", 2, "out of range 1 .. 3600"},
+	{"socket_group =\nrejoin_timeout = 4\n", 2, "out of range 5 .. 3600"},
+	{"socket_group =\nmerge_congestion = no-such-one\n", 2, "this kernel does not give it"},
+	{"socket_group =\nmerge_congestion = aaaaaaaaaaaaaaaa\n", 2, "longer than 15 bytes"},
+	{"socket_group =\nmerge_transport = rdma\n", 2, "one of tcp|ucx is wanted"},
 	{"socket_group =\nring_bytes = 8M\nring_total = 4M\n", 0, "larger than ring_total"},
 	{"socket_group =\nmax_connections = 10\n", 0, "larger than max_connections"},
 };
@@ -131,7 +154,9 @@ static void test_values(void)
 	if (parse("socket_group = 77\nsocket = /x/y\ndatabase_uids = 7,root 9\nadmin_uids =\n"
 		  "devices = cpu:3\nmemory = 3G\nmemory_per_role = 40%\nring_bytes = 64K\n"
 		  "ring = memfd\nmax_value = 5G\ndecode_sandbox = off\ndebug = yes\n"
-		  "spill_dir = none\nstop_timeout = 0\n",
+		  "spill_dir = none\nstop_timeout = 0\n"
+		  "merge_listen = 0:0:0:0:0:0:0:1\nmerge_ports = 5000-5009\nmerge_mac = off\n"
+		  "merge_congestion = reno\nmerge_transport = ucx\n",
 		  &c))
 		BAIL("%s", report_text);
 	is(c.socket_gid, 77, "a group by number");
@@ -141,7 +166,7 @@ static void test_values(void)
 	   "users by name and number, commas and spaces");
 	ok(!conf_has_uid(&c.database_uids, 8), "  and no others");
 	is(c.admin_uids.n, 0, "an empty list");
-	ok(c.cpu_threads == 3 && !c.no_devices, "cpu:3");
+	ok(c.device.kind == CONF_DEVICES_CPU && c.device.threads == 3, "cpu:3");
 	is(c.memory.value, 3ll << 30, "3G");
 	ok(!c.memory.percent && c.memory_per_role.percent, "bytes and percent");
 	is(conf_amount(&c.memory_per_role, 1000), 400, "40 % of 1,000");
@@ -152,9 +177,29 @@ static void test_values(void)
 	ok(!c.decode_sandbox && c.debug, "off, yes");
 	is_str(c.spill_dir, "none", "no spilling");
 	is(c.stop_timeout, 0, "zero where zero is legal");
+	is_str(c.merge_listen, "::1", "an address in its usual form");
+	ok(c.merge_ports.first == 5000 && c.merge_ports.last == 5009, "a range of ports");
+	ok(!c.merge_mac && c.merge_transport == CONF_TRANSPORT_UCX, "off, ucx");
+	is_str(c.merge_congestion, "reno", "a congestion control");
+	if (parse("socket_group =\nmerge_ports = 7000\n", &c))
+		BAIL("%s", report_text);
+	ok(c.merge_ports.first == 7000 && c.merge_ports.last == 7000, "one port");
+	is_str(c.merge_listen, "127.0.0.1", "no other host is reached by default");
 	if (parse("socket_group =\ndevices = none\n", &c))
 		BAIL("%s", report_text);
-	ok(c.no_devices, "devices = none");
+	ok(c.device.kind == CONF_DEVICES_NONE, "devices = none");
+	if (parse("socket_group =\ndevices = cuda:2,0\n", &c))
+		BAIL("%s", report_text);
+	ok(c.device.kind == CONF_DEVICES_GPU && c.device.gpus.n == 2 && !c.device.gpus.all &&
+		   c.device.gpus.index[0] == 2 && c.device.gpus.index[1] == 0,
+	   "devices = cuda:2,0");
+	if (parse("socket_group =\ndevices = cuda:all\n", &c))
+		BAIL("%s", report_text);
+	ok(c.device.kind == CONF_DEVICES_GPU && c.device.gpus.all && !c.device.gpus.n,
+	   "devices = cuda:all");
+	if (parse("socket_group =\n", &c))
+		BAIL("%s", report_text);
+	ok(c.device.kind == CONF_DEVICES_AUTO, "devices = auto by default");
 	is(c.spill_min_free, 1ll << 30, "a disk is not filled by default");
 	ok(c.memory.percent && c.memory.value == 25, "memory is a quarter by default");
 	ok(c.max_connections == 512 && c.max_connections_per_uid == 256 && c.max_queue == 32 &&

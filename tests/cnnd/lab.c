@@ -247,7 +247,7 @@ static int list(const struct lab *lab, enum ctl_type ask, uint64_t *held)
 	int n = 0, rc = ctl_call(conn, &m, &m, 5000, &err);
 
 	while (!rc && m.type != CTL_DONE) {
-		n++;
+		n += m.type != CTL_JOB || !m.u.entry.ended;
 		if (m.type == CTL_DEVICE)
 			*held = m.u.device.memory - m.u.device.free_memory;
 		rc = ctl_wait(conn, &m, 5000, &err);

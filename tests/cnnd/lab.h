@@ -73,13 +73,18 @@ struct lab_job {
 	uint8_t kind;
 	uint64_t start_us;
 	const char *role;
-	struct err err; /* of the last call */
+	const char *leader; /* 'address port' of a job on several hosts; NULL */
+	char address[80];   /* where its daemon merges, by BEGIN_OK */
+	struct err err;	    /* of the last call */
 };
 
 /* A message with the job's id and secret. */
 void lab_message(const struct lab_job *job, enum ctl_type type, struct ctl_msg *msg);
 /* Request and answer; 0, or negative with job->err. */
 int lab_call(struct lab_job *job, struct ctl_msg *msg, enum ctl_type wanted);
+/* The two halves of it, for calls on several hosts at once. */
+int lab_send(struct lab_job *job, const struct ctl_msg *msg);
+int lab_wait(struct lab_job *job, struct ctl_msg *msg, enum ctl_type wanted);
 
 /* A spec: the small network of the tests and more keys ("\"epochs\": 3", or ""). Static buffer. */
 const char *lab_spec(const char *more);
@@ -123,6 +128,8 @@ int lab_run(struct lab_job *job, uint32_t first, uint32_t count, struct ctl_run_
 /* All parts of a kind; malloc'd. */
 int lab_get(struct lab_job *job, uint32_t kind, uint8_t **data, uint64_t *bytes);
 int lab_put(struct lab_job *job, uint32_t kind, const uint8_t *data, uint64_t bytes);
+/* AGREE; the part as it came. agree_free it. */
+int lab_part(struct lab_job *job, struct agree_block *part);
 /* begin .. apply with n training rows. */
 int lab_prepare(struct lab_job *job, const char *spec, uint32_t n, struct agree_block *agreed);
 

@@ -50,12 +50,26 @@ void lab_message(const struct lab_job *job, enum ctl_type type, struct ctl_msg *
 	memcpy(msg->u.secret.secret, job->secret, CTL_ID);
 }
 
-int lab_call(struct lab_job *job, struct ctl_msg *msg, enum ctl_type wanted)
+int lab_send(struct lab_job *job, const struct ctl_msg *msg)
 {
 	int rc;
 
 	memset(&job->err, 0, sizeof(job->err));
-	rc = ctl_call(job->conn, msg, msg, CALL_MS, &job->err);
+	rc = ctl_send(job->conn, msg, NULL, 0);
+	return rc ? err_set(&job->err, ERR_LOST, rc, "cannot write to cnnd: %s", strerror(-rc)) : 0;
+}
+
+int lab_call(struct lab_job *job, struct ctl_msg *msg, enum ctl_type wanted)
+{
+	int rc = lab_send(job, msg);
+
+	return rc ? rc : lab_wait(job, msg, wanted);
+}
+
+int lab_wait(struct lab_job *job, struct ctl_msg *msg, enum ctl_type wanted)
+{
+	int rc = ctl_wait(job->conn, msg, CALL_MS, &job->err);
+
 	if (!rc && msg->type != wanted)
 		rc = err_set(&job->err, ERR_PROTOCOL, -EPROTO, "answered with %s",
 			     ctl_type_name((unsigned int)msg->type));
@@ -92,10 +106,13 @@ int lab_begin(struct lab_job *job, const char *spec)
 	m.u.begin.segindex = -1;
 	m.u.begin.segments = 1;
 	m.u.begin.role = ctl_str(job->role, strlen(job->role));
+	m.u.begin.leader = ctl_str(job->leader, job->leader ? strlen(job->leader) : 0);
 	m.u.begin.spec = ctl_str(spec, strlen(spec));
 	rc = lab_call(job, &m, CTL_BEGIN_OK);
 	if (rc)
 		return rc;
+	snprintf(job->address, sizeof(job->address), "%.*s", (int)m.u.begin_ok.address.n,
+		 m.u.begin_ok.address.p);
 	if (m.u.begin_ok.admitted)
 		return 1;
 	err_set(&job->err, ERR_BUSY, 0, "%.*s", (int)m.u.begin_ok.reason.n, m.u.begin_ok.reason.p);
@@ -295,18 +312,23 @@ int lab_feed_rows(struct lab_job *job, uint8_t set, uint32_t first, uint32_t n)
 
 /* ---- the rest of a training ---- */
 
-int lab_agree(struct lab_job *job, struct agree_block *agreed)
+int lab_part(struct lab_job *job, struct agree_block *part)
 {
-	struct agree_block part = {0};
 	struct ctl_msg m;
 	int rc;
 
-	memset(agreed, 0, sizeof(*agreed));
+	memset(part, 0, sizeof(*part));
 	lab_message(job, CTL_AGREE, &m);
 	rc = lab_call(job, &m, CTL_AGREE_PART);
-	if (rc)
-		return rc;
-	rc = agree_decode(m.u.blob.blob.p, m.u.blob.blob.n, &part, &job->err);
+	return rc ? rc : agree_decode(m.u.blob.blob.p, m.u.blob.blob.n, part, &job->err);
+}
+
+int lab_agree(struct lab_job *job, struct agree_block *agreed)
+{
+	struct agree_block part;
+	int rc = lab_part(job, &part);
+
+	memset(agreed, 0, sizeof(*agreed));
 	if (rc)
 		return rc;
 	rc = agree_merge(&part, 1, agreed, &job->err);

@@ -51,4 +51,19 @@ check-fakegpu-self: $(FAKEGPU)/self ## the simulated GPU sees what it is there t
 	FAKEGPU_KERNELS=$(FAKEGPU)/libself_kernels.so tests/harness $<
 endif
 
+# cnnd with simulated GPUs: the object that nvcc has built, its libraries replaced. Skipped by name
+# where that object is not built.
+$(BUILD)/tests/fakegpu/daemon: $(BUILD)/obj/tests/fakegpu/daemon.o $(CNND_LAB_OBJ) $(LIBS_ring) $(LIBS_ctl) | $(BUILD)/bin/cnnd
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lcrypto -lm
+FAKEGPU_ENV := CNN_CUDA_LIBRARY=$(abspath $(BUILD))/lib/libcnn_cuda.so FAKEGPU_KERNELS=$(abspath $(FAKEGPU))/libkernels.so \
+	LD_LIBRARY_PATH=$(abspath $(FAKEGPU)):$$LD_LIBRARY_PATH
+.PHONY: check-fakegpu check-fakegpu-cnnd
+check-fakegpu: check-fakegpu-cnnd
+ifneq ($(FAKEGPU_HAVE),)
+check-fakegpu-cnnd: cuda $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so
+endif
+check-fakegpu-cnnd: $(BUILD)/tests/fakegpu/daemon ## cnnd with simulated GPUs
+	$(if $(FAKEGPU_HAVE),$(FAKEGPU_ENV)) tests/harness $<
+
 -include $(wildcard $(FAKEGPU)/obj/*.d)

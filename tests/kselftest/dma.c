@@ -121,7 +121,7 @@ static void import(struct __test_metadata *_metadata, uint64_t bytes, uint32_t f
 		int fd_ = device(), has_ = has_dmabuf(fd_);         \
                                                                     \
 		close(fd_);                                         \
-		if (!has_ && may_lack_dmabuf())                     \
+		if (!has_ && may_lack("dmabuf"))                    \
 			SKIP(return, "this kernel has no dma-buf"); \
 	} while (0)
 
@@ -143,7 +143,7 @@ TEST(import_large)
 TEST(imported_pages_come_back)
 {
 	NEEDS_DMABUF();
-	for (int i = 0; i < 128; i++) {
+	for (int i = 0; i < turns(128); i++) {
 		struct cnnring_create c = create_arg(8 << 20);
 		struct cnnring_export x = {0};
 		int consumer = device(), fd = driver(), pins = driver(), producer, dma;

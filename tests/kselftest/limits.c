@@ -2,6 +2,7 @@
 /* limits.c: every limit refuses with its own error, names itself, and is back at 0 afterwards. */
 #include "cnnring_test.h"
 
+#include <pthread.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -146,6 +147,109 @@ TEST_F(limits, charge_stays_with_creator)
 	close(pair[1]);
 }
 
+/* Who may lock any memory is not charged, however small the limit. */
+TEST_F(limits, memlock_exempt)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		struct rlimit none = {0, 0};
+
+		_exit(setrlimit(RLIMIT_MEMLOCK, &none) || create(self->fd, MB) ? 1 : 0);
+	}
+	EXPECT_EQ(ended(pid), 0);
+	EXPECT_EQ(query(self->fd).total_bytes, ALL(MB));
+}
+
+/* Several at once never get more than the total together. */
+static void *grab(void *fd)
+{
+	return (void *)(long)create(*(int *)fd, MB);
+}
+
+TEST_F(limits, total_bytes_race)
+{
+	ASSERT_EQ(set_parameter("total_bytes", 3 * ALL(MB)), 0);
+	for (int turn = 0; turn < 50; turn++) {
+		pthread_t thread[8];
+		int fd[8], won = 0;
+		void *rc;
+
+		for (int i = 0; i < 8; i++) {
+			fd[i] = device();
+			pthread_create(&thread[i], NULL, grab, &fd[i]);
+		}
+		for (int i = 0; i < 8; i++) {
+			pthread_join(thread[i], &rc);
+			ASSERT_TRUE(!rc || (long)rc == -ENOSPC);
+			won += !rc;
+		}
+		ASSERT_EQ(won, 3);
+		ASSERT_EQ(stat_of("bytes"), 3 * ALL(MB));
+		for (int i = 0; i < 8; i++)
+			close(fd[i]);
+		ASSERT_TRUE(all_free());
+	}
+}
+
+static void create_in_turn(int told, uint64_t bytes, uint32_t flags)
+{
+	const struct rlimit limit = {ALL(bytes) + MB, ALL(bytes) + MB};
+	int fd[8];
+
+	for (int i = 0; i < 8; i++)
+		fd[i] = device();
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) || setresuid(65532, 65532, 65532) ||
+	    write(told, "", 1) != 1)
+		_exit(1);
+	for (int i = 0; i < 8; i++) {
+		struct cnnring_create c = create_arg(bytes);
+
+		c.flags = flags;
+		if (call(fd[i], CNNRING_IOC_CREATE, &c))
+			_exit(2);
+		close(fd[i]);
+	}
+	pause();
+}
+
+/*
+ * Killed in the middle of a CREATE of a quarter of the machine's memory, again and again, as a user
+ * with a limit that one such ring fills: if anything stayed charged or allocated, the next one
+ * could not.
+ */
+TEST_F(limits, killed_while_creating)
+{
+	const uint64_t bytes = 128 * MB;
+	int in_the_middle = 0;
+	unsigned int seed = 7;
+	long long refused = stat_of("refused");
+
+	ASSERT_EQ(set_parameter("total_bytes", ALL(bytes) + MB), 0);
+	for (int i = 0; i < 30; i++) {
+		int told[2], at = 0;
+		pid_t pid;
+
+		ASSERT_EQ(pipe(told), 0);
+		pid = fork();
+		if (!pid)
+			create_in_turn(told[1], bytes, i & 1 ? CNNRING_CREATE_HUGE : 0);
+		ASSERT_EQ(read(told[0], &at, 1), 1);
+		usleep(rand_r(&seed) % 100000);
+		/* charged, and not yet a ring: it is filling */
+		in_the_middle += stat_of("bytes") > 0 && !stat_of("rings");
+		kill(pid, SIGKILL);
+		EXPECT_EQ(ended(pid), 1000 + SIGKILL);
+		close(told[0]);
+		close(told[1]);
+		ASSERT_TRUE(all_free());
+	}
+	TH_LOG("%d of 30 in the middle, %lld CREATEs ended by it", in_the_middle,
+	       stat_of("refused") - refused);
+	EXPECT_GT(in_the_middle, 0);
+	EXPECT_GT(stat_of("refused"), refused);
+}
+
 TEST_F(limits, memory_of_the_machine)
 {
 	struct cnnring_create c;
@@ -221,6 +325,8 @@ static void pages_on(int on[2])
 
 TEST_F(limits, numa_node)
 {
+	if (may_lack("numa"))
+		SKIP(return, "this kernel has one NUMA node");
 	for (uint32_t node = 0; node < 2; node++) {
 		struct cnnring_create c = create_arg(MB);
 		int fd = device(), on[2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* load.c: thousands of rings and deaths, random calls, and afterwards nothing is left. */
+/* load.c: thousands of rings and deaths, many threads, and afterwards nothing is left. */
 #include "cnnring_test.h"
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 TEST(cycles)
 {
 	ASSERT_TRUE(all_free());
-	for (int i = 0; i < 2000; i++) {
+	for (int i = 0; i < turns(2000); i++) {
 		int consumer = device(), producer;
 		volatile char *p;
 
@@ -31,7 +31,7 @@ TEST(cycles)
 /* Twice the machine's memory, one after the other: what the counters call free must be free. */
 TEST(pages_come_back)
 {
-	for (int i = 0; i < 256; i++) {
+	for (int i = 0; i < turns(256); i++) {
 		struct cnnring_create c = create_arg(4 << 20);
 		int fd = device(), peer;
 		volatile char *p;
@@ -57,7 +57,7 @@ TEST(kills)
 {
 	unsigned int seed = 1;
 
-	for (int i = 0; i < 150; i++) {
+	for (int i = 0; i < turns(150); i++) {
 		pid_t pid = fork();
 
 		if (!pid) {
@@ -76,6 +76,49 @@ TEST(kills)
 		usleep(rand_r(&seed) % 5000);
 		kill(pid, SIGKILL);
 		ASSERT_EQ(ended(pid), 1000 + SIGKILL);
+	}
+	EXPECT_TRUE(all_free());
+}
+
+/*
+ * A ring for each of two thousand short lives: the other side gets its end through a socket, maps
+ * it, says so, and is killed there.
+ */
+TEST(create_attach_kill)
+{
+	for (int i = 0; i < turns(2000); i++) {
+		int consumer = device(), producer, pair[2];
+		pid_t pid;
+
+		ASSERT_EQ(create(consumer, BYTES), 0);
+		producer = peer_fd(consumer);
+		ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+		pid = fork();
+		if (!pid) {
+			volatile uint64_t *p;
+			int fd;
+
+			close(producer);
+			close(consumer);
+			fd = receive_fd(pair[1]);
+			p = map(fd, 3, BYTES / PAGE, PROT_READ | PROT_WRITE);
+			if (!p)
+				_exit(1);
+			*p = i;
+			wake(fd);
+			for (;;)
+				events(fd, -1);
+		}
+		ASSERT_EQ(send_fd(pair[0], producer), 0);
+		close(producer);
+		ASSERT_EQ(events(consumer, 10000), POLLIN);
+		kill(pid, SIGKILL);
+		ack(consumer);
+		ASSERT_EQ(events(consumer, 10000) & POLLHUP, POLLHUP);
+		ASSERT_EQ(ended(pid), 1000 + SIGKILL);
+		close(pair[0]);
+		close(pair[1]);
+		close(consumer);
 	}
 	EXPECT_TRUE(all_free());
 }
@@ -163,127 +206,6 @@ TEST(only_one_wins)
 		ASSERT_EQ(won, 1);
 		close(peer);
 		close(fd);
-	}
-	EXPECT_TRUE(all_free());
-}
-
-/* ---- random calls; each must have worked at least once ---- */
-
-enum {
-	DO_OPEN,
-	DO_CREATE,
-	DO_PEER,
-	DO_WAKE,
-	DO_ACK,
-	DO_DETACH,
-	DO_QUERY,
-	DO_EXPORT,
-	DO_VERSION,
-	DO_MAP,
-	DO_UNMAP,
-	DO_CLOSE,
-	DO_POLL,
-	DO_COUNT
-};
-
-static unsigned int seed = 4711;
-
-static uint64_t any(void)
-{
-	uint64_t v = (uint64_t)rand_r(&seed) << 33 ^ (uint64_t)rand_r(&seed) << 11 ^ rand_r(&seed);
-
-	return rand_r(&seed) % 3 ? v % 16 : v;
-}
-
-static int random_call(int what, int *fd, void **mapped)
-{
-	char noise[128];
-
-	for (unsigned int i = 0; i < sizeof(noise) / 8; i++)
-		((uint64_t *)noise)[i] = rand_r(&seed) % 4 ? 0 : any();
-	switch (what) {
-	case DO_OPEN:
-		if (*fd >= 0)
-			return -1;
-		*fd = device();
-		return *fd;
-	case DO_CREATE:
-		return rand_r(&seed) % 4 ? create(*fd, BYTES << rand_r(&seed) % 3)
-					 : call(*fd, CNNRING_IOC_CREATE, noise);
-	case DO_PEER: {
-		int peer = call(*fd, CNNRING_IOC_PEER_FD, noise);
-
-		if (peer >= 0) {
-			close(*fd);
-			*fd = peer;
-		}
-		return peer;
-	}
-	case DO_WAKE:
-		return wake(*fd);
-	case DO_ACK:
-		return ack(*fd);
-	case DO_DETACH:
-		return rand_r(&seed) % 8 ? -1 : call(*fd, CNNRING_IOC_DETACH, NULL);
-	case DO_QUERY:
-		return call(*fd, CNNRING_IOC_QUERY, noise);
-	case DO_EXPORT: {
-		int dma = call(*fd, CNNRING_IOC_EXPORT, noise);
-
-		if (dma >= 0)
-			close(dma);
-		return dma;
-	}
-	case DO_VERSION:
-		((struct cnnring_version *)noise)->abi = 1;
-		return call(*fd, CNNRING_IOC_VERSION, noise);
-	case DO_MAP:
-		if (*mapped)
-			return -1;
-		*mapped = map(*fd, any(), 1 + any() % 20, (int)any() & 7);
-		return *mapped ? 0 : -1;
-	case DO_UNMAP:
-		if (!*mapped)
-			return -1;
-		munmap(*mapped, 20 * PAGE);
-		*mapped = NULL;
-		return 0;
-	case DO_CLOSE:
-		if (*fd < 0 || rand_r(&seed) % 8)
-			return -1;
-		close(*fd);
-		*fd = -1;
-		return 0;
-	default:
-		return events(*fd, 0) > 0 ? 0 : -1;
-	}
-}
-
-TEST(random_sequences)
-{
-	static const char *const names[DO_COUNT] = {"open",   "create", "peer",	  "wake",    "ack",
-						    "detach", "query",	"export", "version", "map",
-						    "unmap",  "close",	"poll"};
-	int fds[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, done[DO_COUNT] = {0};
-	void *mapped[8] = {NULL};
-	const char *turns = getenv("CNNRING_TURNS");
-	long n = turns ? atol(turns) : 40000;
-
-	for (long i = 0; i < n; i++) {
-		int what = rand_r(&seed) % DO_COUNT, k = rand_r(&seed) % 8;
-
-		done[what] += random_call(what, &fds[k], &mapped[k]) >= 0;
-	}
-	for (int i = 0; i < DO_COUNT; i++) {
-		TH_LOG("%s worked %d times", names[i], done[i]);
-		if (i != DO_EXPORT || !may_lack_dmabuf())
-			EXPECT_GT(done[i], 0);
-	}
-	for (int i = 0; i < 8; i++) {
-		if (mapped[i])
-			munmap(mapped[i], 20 * PAGE);
-		if (fds[i] >= 0)
-			close(fds[i]);
 	}
 	EXPECT_TRUE(all_free());
 }

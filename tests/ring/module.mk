@@ -17,8 +17,9 @@ $(BUILD)/tests/ring/bench: $(BUILD)/obj/tests/ring/bench.o $(LIBS_ring)
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^
 .PHONY: bench-ring
-bench-ring: $(BUILD)/tests/ring/bench ## rows through the ring, a pipe, and two copies
+bench-ring: $(BUILD)/tests/ring/bench ## rows and wake-ups through the ring next to a pipe and memcpy; device next to memfd
 	@mkdir -p $(BUILD)/bench && rm -f $(BUILD)/bench/ring.jsonl
 	BENCH_JSONL=$(BUILD)/bench/ring.jsonl $<
+	$(MAKE) bench-ring-device
 
 check-unit-ring: $(MORE_TESTS_ring)

@@ -3,6 +3,7 @@
  * threads.c: both ends of a ring as threads, for the thread sanitizer. The two ends of a real ring
  * see the shared pages at different addresses, where a sanitizer notices no race; so here the
  * producer is also built by hand on the consumer's own mapping.
+ *   RING_TRANSITIONS=n  another count
  */
 #include "../../userspace/ring/ring_impl.h"
 #include "../tap.h"
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #define VALUES 2000u
+#define LIMIT_MS 120000
 
 struct side {
 	struct ring *ring;
@@ -96,7 +98,7 @@ static void *transitions_side(void *p)
 	pin(s->allowed, s->producer);
 	if (s->sleeps)
 		sleeper(s->ring, s->pace, s->producer, s->bytes, s->wanted, 1000, false,
-			clock_ms() + 60000);
+			clock_ms() + LIMIT_MS);
 	else
 		waker(s->ring, s->pace, s->producer, s->bytes);
 	return NULL;
@@ -224,7 +226,8 @@ static void values(bool by_twin)
 
 int main(void)
 {
-	const uint64_t wanted = 20000;
+	const char *given = getenv("RING_TRANSITIONS");
+	const uint64_t wanted = given ? strtoull(given, NULL, 10) : 20000;
 	cpu_set_t allowed;
 
 	if (sched_getaffinity(0, sizeof(allowed), &allowed))

@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: MIT
 # packages.sh: installs what the project builds and tests with, if it is missing (Debian and Ubuntu). Needs
 # root or sudo only when something is missing. No PostgreSQL cluster is created, started or touched.
-#   packages.sh [build|demo|bench|kmod]   more groups add to `build`
+#   packages.sh [build|demo|bench|study|kmod|kmod-san]   more groups add to `build`
 set -euo pipefail
 
 build="gcc make binutils perl procps util-linux zstd xz-utils libc6-dev
   libjansson-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libpq-dev libarchive-dev
-  libssl-dev iproute2"
+  libssl-dev iproute2 python3"
 demo="gnuplot-nox dataset-fashion-mnist"
-bench="python3 python3-venv"
+bench="python3 python3-venv g++ libopenmpi-dev openmpi-bin libgloo-dev"
+study="python3-matplotlib python3-pil dataset-fashion-mnist"
 kmod="qemu-system-x86 qemu-system-common seabios busybox-static cpio kmod sparse libelf1"
+kmod_san="flex bison bc libelf-dev openssl"
 
 want="$build"
 for group in "$@"; do
@@ -18,7 +20,9 @@ for group in "$@"; do
 	build) ;;
 	demo) want="$want $demo" ;;
 	bench) want="$want $bench" ;;
+	study) want="$want $study" ;;
 	kmod) want="$want $kmod" ;;
+	kmod-san) want="$want $kmod $kmod_san" ;;
 	*) echo "packages.sh: unknown group '$group'" >&2; exit 2 ;;
 	esac
 done

@@ -32,6 +32,7 @@ else
 	line database MISSING "install postgresql and postgresql-server-dev-NN, or set PG_CONFIG"
 	bad=1
 fi
+if [ -e /usr/include/ucp/api/ucp.h ]; then line UCX found "merge_transport ucx is built"; else line UCX skipped "no merge_transport ucx; install libucx-dev"; fi
 if command -v gnuplot >/dev/null; then line gnuplot found "$(gnuplot --version)"; else line gnuplot skipped "no plots; install gnuplot-nox"; fi
 if command -v nvcc >/dev/null; then line CUDA found "$(nvcc --version | sed -n 's/.*release \([^,]*\),.*/\1/p') (the CUDA back end is not part of this version)"; else line CUDA skipped "no nvcc: CPU only"; fi
 if [ -e /dev/cnnring ]; then line cnnring found "/dev/cnnring"; else line cnnring skipped "no /dev/cnnring: rows go through memfd"; fi

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 check="perl $1/source/scripts/checkpatch.pl --no-tree --strict --max-line-length=100 -q -f"
 bad=0
-for f in kmod/*.[ch] kmod/uapi/linux/*.h tests/kselftest/*/*.c; do
+for f in kmod/*.[ch] kmod/uapi/linux/*.h tests/kselftest/module/*.c; do
 	[ -e "$f" ] || continue
 	ignore=
 	case $f in */trace.h) ignore=--ignore=OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT ;; esac

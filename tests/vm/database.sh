@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# database.sh DIR: makes a server on this machine (quicker than in an emulated one), stops it, boots the
+# database.sh DIR TOOLS: makes a server on this machine (quicker than in an emulated one), stops it, boots the
 # second test machine on this machine's files, and lets it run there. DIR/run.database/database as in boot.sh.
 set -euo pipefail
 dir=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
+tools=$(cd "$2" && pwd)
 virtiofsd=
 for f in /usr/lib/qemu/virtiofsd /usr/libexec/virtiofsd; do
 	[ ! -x "$f" ] || virtiofsd=$f
@@ -34,7 +35,8 @@ psql -Xq -v ON_ERROR_STOP=1 -o /dev/null -f "$top/udf/test/faults.sql"
 "$top/udf/test/scratch.sh" cnnd "$scratch" stop
 "$top/udf/test/scratch.sh" as "$scratch" "$SCRATCH_BIN/pg_ctl" -D "$scratch/data" -w -s -m fast stop
 mkdir -p "$scratch/top/tests/vm" "$scratch/top/udf/test"
-cp "$here/database" "$scratch/top/tests/vm/"
+cp "$here/database" "$top/kmod/60-cnnring.rules" "$scratch/top/tests/vm/"
+cp "$tools/udev/bin/udevadm" "$scratch/top/tests/vm/"
 cp "$top"/udf/test/{scratch.sh,lib.sh} "$scratch/top/udf/test/"
 chmod -R a+rX "$scratch/top"
 rm -f "$scratch/cnnd/log"
@@ -70,7 +72,7 @@ timeout -k 5 "${VM_SECONDS:-400}" qemu-system-x86_64 -M pc -accel tcg,thread=mul
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console.database" \
 	-serial "file:$dir/results.database" -device isa-debug-exit,iobase=0xf4,iosize=0x04 \
 	-kernel "$dir/kernel/vmlinuz" -initrd "$dir/initrd.database" \
-	-append "console=ttyS0 quiet panic=-1 oops=panic rdinit=/init" </dev/null
+	-append "console=ttyS0 quiet no_timer_check panic=-1 oops=panic rdinit=/init" </dev/null
 code=$?
 set -e
 mkdir -p "$dir/run.database"

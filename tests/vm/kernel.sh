@@ -5,6 +5,8 @@
 # are kept and checked by the checksums of that state. Prints nothing unless it has work to do.
 #   kernel.sh DIR        afterwards: DIR/kernel/{vmlinuz,modules,headers,release}
 #   kernel.sh DIR source adds DIR/source/{scripts,kselftest} out of linux-source (135 MB)
+#   kernel.sh DIR tree   adds DIR/linux, all of it (1.5 GB)
+#   kernel.sh DIR tools  adds DIR/tools/{udev,dkms}, the packages unpacked
 # KERNEL_META=linux-image-cloud-amd64  another flavour
 # KERNEL_SUITE=                        another release of Debian (bullseye, bookworm-backports)
 set -euo pipefail
@@ -89,23 +91,44 @@ fetch_kernel() {
 	echo "$release" >"$dir/kernel/release"
 }
 
-# checkpatch and the headers of kselftest; neither is in a package of its own
-fetch_source() {
-	local source
+# unpack_source TO PATTERN...: of linux-source; the last file that appears is TO/.source, its checksum
+unpack_source() {
+	local to=$1 source deb
+	shift
 	update
 	source=$(private_cache depends linux-source | sed -n 's/^ *Depends: //p' | head -1)
-	mkdir -p "$pool" "$dir/source.new"
+	mkdir -p "$pool"
+	rm -rf "$to.new"
+	mkdir "$to.new"
 	get "$source"
-	dpkg-deb --fsys-tarfile "$pool/$(cd "$pool" && ls "$source"_*.deb | tail -1)" |
-		tar xO "./usr/src/$source.tar.xz" | tar xJ -C "$dir/source.new" --strip-components=1 --wildcards \
-		'*/scripts/checkpatch.pl' '*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch' \
-		'*/selftests/kselftest.h' '*/selftests/kselftest_harness.h' '*/userspace-api/ioctl/ioctl-number.rst'
-	rm -rf "$dir/source"
-	mv "$dir/source.new" "$dir/source"
+	deb=$(cd "$pool" && ls "$source"_*.deb | tail -1)
+	dpkg-deb --fsys-tarfile "$pool/$deb" | tar xO "./usr/src/$source.tar.xz" |
+		tar xJ -C "$to.new" --strip-components=1 --wildcards "$@"
+	cp "$pool/$deb.sum" "$to.new/.source"
+	rm -rf "$to"
+	mv "$to.new" "$to"
 }
 
-if [ "$what" = source ]; then
-	[ -e "$dir/source/scripts/checkpatch.pl" ] || fetch_source
-else
-	[ -e "$dir/kernel/release" ] || fetch_kernel
-fi
+fetch_tools() {
+	local p
+	mkdir -p "$pool"
+	rm -rf "$dir/tools" "$dir/tools.new"
+	for p in udev dkms; do
+		get "$p"
+		mkdir -p "$dir/tools.new/$p"
+		dpkg-deb -x "$pool/$(cd "$pool" && ls "$p"_*.deb | tail -1)" "$dir/tools.new/$p"
+	done
+	mv "$dir/tools.new" "$dir/tools"
+}
+
+case $what in
+# checkpatch and the headers of kselftest; neither is in a package of its own
+source)
+	[ -e "$dir/source/scripts/checkpatch.pl" ] || unpack_source "$dir/source" \
+		'*/scripts/checkpatch.pl' '*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch' \
+		'*/selftests/kselftest.h' '*/selftests/kselftest_harness.h' '*/userspace-api/ioctl/ioctl-number.rst'
+	;;
+tree) [ -e "$dir/linux/.source" ] || unpack_source "$dir/linux" '*' ;;
+tools) [ -e "$dir/tools/dkms" ] || fetch_tools ;;
+kernel) [ -e "$dir/kernel/release" ] || fetch_kernel ;;
+esac

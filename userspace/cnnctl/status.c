@@ -59,10 +59,16 @@ static json_t *job_json(const struct ctl_msg *m)
 		      (json_int_t)e->steps, "rows", (json_int_t)e->rows, "seconds", e->seconds,
 		      "memory", (json_int_t)e->memory, "merges", (int)e->merges);
 	json_object_set_new(j, "loss", e->loss == e->loss ? json_real(e->loss) : json_null());
+	json_object_set_new(j, "ended", json_boolean(e->ended));
+	/* of the last committed merge; as text: JSON's numbers have no 64 bits everywhere */
+	json_object_set_new(j, "checksum",
+			    e->checksum ? json_sprintf("%016llx", (unsigned long long)e->checksum)
+					: json_null());
 	json_object_set_new(j, "role", str(e->role));
 	json_object_set_new(j, "database", str(e->database));
 	json_object_set_new(j, "state", str(e->state));
 	json_object_set_new(j, "wait", str(e->wait));
+	json_object_set_new(j, "reason", e->ended ? str(e->wait) : json_null());
 	json_object_set_new(j, "device", str(e->device));
 	json_object_set_new(j, "model", str(e->model));
 	return j;
@@ -109,11 +115,59 @@ static double num(json_t *j, const char *key)
 	return json_number_value(json_object_get(j, key));
 }
 
+static bool is_ended(json_t *j)
+{
+	return json_is_true(json_object_get(j, "ended"));
+}
+
+static void print_merge(json_t *j)
+{
+	if (num(j, "merges") > 0)
+		printf("  merge %.0f %s", num(j, "merges"), get(j, "checksum"));
+}
+
+static void print_running(json_t *j)
+{
+	char a[16];
+
+	printf("  %.8s  %-8s  %-9s  epoch %.0f/%.0f  step %.0f/%.0f", get(j, "id"), get(j, "kind"),
+	       get(j, "state"), num(j, "epoch"), num(j, "epochs"), num(j, "step"), num(j, "steps"));
+	if (json_is_real(json_object_get(j, "loss")))
+		printf("  loss %.4f", num(j, "loss"));
+	printf("  %s  %s  memory %sB  %.0f s", get(j, "role"), get(j, "model"),
+	       human(num(j, "memory"), a, sizeof(a)), num(j, "seconds"));
+	print_merge(j);
+	if (*get(j, "wait"))
+		printf("  waits for %s", get(j, "wait"));
+	putchar('\n');
+}
+
+static void print_ended(json_t *jobs)
+{
+	bool any = false;
+	json_t *j;
+	size_t i;
+
+	json_array_foreach(jobs, i, j)
+	{
+		if (!is_ended(j))
+			continue;
+		if (!any)
+			printf("ended\n");
+		any = true;
+		printf("  %s  %-8s  %s  %s  %.0f s", get(j, "id"), get(j, "kind"), get(j, "role"),
+		       get(j, "model"), num(j, "seconds"));
+		print_merge(j);
+		printf("  %s\n", get(j, "reason"));
+	}
+}
+
 static void print_text(json_t *root)
 {
 	json_t *jobs = json_object_get(root, "jobs"), *devices = json_object_get(root, "devices"),
 	       *j;
 	char a[16], b[16];
+	bool any = false;
 	size_t i;
 
 	printf("devices\n");
@@ -124,19 +178,14 @@ static void print_text(json_t *root)
 	printf("jobs\n");
 	json_array_foreach(jobs, i, j)
 	{
-		printf("  %.8s  %-8s  %-9s  epoch %.0f/%.0f  step %.0f/%.0f", get(j, "id"),
-		       get(j, "kind"), get(j, "state"), num(j, "epoch"), num(j, "epochs"),
-		       num(j, "step"), num(j, "steps"));
-		if (json_is_real(json_object_get(j, "loss")))
-			printf("  loss %.4f", num(j, "loss"));
-		printf("  %s  %s  memory %sB  %.0f s", get(j, "role"), get(j, "model"),
-		       human(num(j, "memory"), a, sizeof(a)), num(j, "seconds"));
-		if (*get(j, "wait"))
-			printf("  waits for %s", get(j, "wait"));
-		putchar('\n');
+		if (is_ended(j))
+			continue;
+		any = true;
+		print_running(j);
 	}
-	if (!json_array_size(jobs))
+	if (!any)
 		printf("  none\n");
+	print_ended(jobs);
 }
 
 static int parse(int argc, char **argv, const char **path, bool *json)

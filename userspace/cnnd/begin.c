@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "files.h"
+#include "hosts.h"
 #include "job.h"
 #include "log.h"
 #include "work.h"
@@ -24,6 +25,7 @@ struct begin {
 	uint64_t weights, rows; /* bytes to reserve */
 	bool admitted;
 	char reason[ADMIT_REASON];
+	bool handed; /* to the job's thread, which links the job to its leader and answers */
 };
 
 static uint64_t spec_hash(const struct ctl_begin *b)
@@ -58,6 +60,10 @@ static int join(struct begin *b, struct job *job, struct err *err)
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "segment %d begins this job with another specification",
 			       m->segindex);
+	if (strlen(job->leader) != m->leader.n ||
+	    (m->leader.n && memcmp(job->leader, m->leader.p, m->leader.n)))
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "segment %d begins this job with another leader", m->segindex);
 	if (job->ended) {
 		snprintf(b->reason, sizeof(b->reason),
 			 "the job's previous try is being cleaned "
@@ -74,6 +80,23 @@ static int join(struct begin *b, struct job *job, struct err *err)
 
 /* ---- a new job ---- */
 
+static int use_devices(struct job *job, struct err *err)
+{
+	const struct train_config *c = &job->config;
+	struct device_ask ask = {
+		.backend = c->backend,
+		.devices = c->devices,
+		.precision = c->precision,
+		.replicas = c->replicas,
+		.inference = job->kind != CTL_TRAIN,
+	};
+	int rc = devices_use(job->daemon->devices, &ask, &job->device, err);
+
+	if (!rc && job->kind == CTL_TRAIN)
+		job->config.replicas = job->device.replicas;
+	return rc;
+}
+
 /* What needs no lock: spec, model, device. */
 static int prepare(struct begin *b, struct err *err)
 {
@@ -87,6 +110,8 @@ static int prepare(struct begin *b, struct err *err)
 	if (!job)
 		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory for a job");
 	b->job = job;
+	if (!session_text(m->leader, job->leader, sizeof(job->leader)))
+		return err_set(err, ERR_PARAM, -EINVAL, "leader is no 'address port'");
 	job->spec_hash = spec_hash(m);
 	rc = train_config_parse(m->spec.p ? m->spec.p : "", m->spec.n, &job->config, err);
 	if (rc)
@@ -104,8 +129,7 @@ static int prepare(struct begin *b, struct err *err)
 	/* weights; gradient and two optimizer slots with them for a training */
 	b->weights =
 		(info->trainable + info->frozen) * sizeof(float) * (m->kind == CTL_TRAIN ? 4 : 1);
-	return devices_use(b->daemon->devices, job->config.backend, job->config.devices,
-			   &job->device, err);
+	return use_devices(job, err);
 }
 
 /* What a job that is let in gets for its rows: a share of what its role has left, so that the net,
@@ -200,7 +224,9 @@ int begin_open_data(struct job *job, struct err *err)
 				.max_bad_rows = config->max_bad_rows,
 				.need_labels = job->kind != CTL_PREDICTION,
 				.seed = config->seed};
+	struct data_set *data = NULL;
 	char spill[CONF_PATH + 16];
+	int rc;
 
 	pthread_mutex_lock(&d->lock);
 	c.spill_max = d->conf.spill_max;
@@ -213,7 +239,15 @@ int begin_open_data(struct job *job, struct err *err)
 		       (config->loss.loss == BACKEND_MSE || config->loss.loss == BACKEND_MAE);
 	if (job->kind == CTL_TRAIN)
 		c.validation_fraction = config->validation_fraction;
-	return data_create(&c, &job->data, err);
+	rc = data_create(&c, &data, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&d->lock);
+	job->data = data;
+	if (job->ended)
+		data_cancel(data);
+	pthread_mutex_unlock(&d->lock);
+	return 0;
 }
 
 /* Into the table, with its thread. Lock held. */
@@ -302,29 +336,81 @@ static int serve(struct begin *b, struct err *err)
 	return rc;
 }
 
+/* Lock held; reason and address stay the caller's. */
+static void fill_answer(struct daemon *d, const struct call *c, bool admitted, const char *reason,
+			const char *address, struct ctl_msg *m)
+{
+	struct ctl_begin_ok *r = &m->u.begin_ok;
+	const char *devices = devices_name(d->devices);
+
+	memset(m, 0, sizeof(*m));
+	m->type = CTL_BEGIN_OK;
+	memcpy(m->job, c->msg.job, CTL_ID);
+	memcpy(r->uuid, d->uuid, CTL_ID);
+	r->admitted = admitted;
+	r->devices = ctl_str(devices, strlen(devices));
+	r->reason = ctl_str(reason, strlen(reason));
+	r->address = ctl_str(address, strlen(address));
+	r->free_memory = memory_limit(d->memory) - memory_total(d->memory);
+	r->running = job_count(d, ADMIT_TRAINING, false) + job_count(d, ADMIT_PREDICTION, false);
+}
+
+/* A job with a leader: the rest of its begin waits for the network. Lock held. */
+static bool hand_over(struct begin *b)
+{
+	struct job *job = b->admitted ? job_find(b->daemon, b->msg->job) : NULL;
+
+	/* one whose client went away is answered, and ended, by answer() */
+	if (!job || job->ended || !job->leader[0] || b->call->answered)
+		return false;
+	call_attach(b->call, job);
+	job_submit(job, b->call);
+	return true;
+}
+
 static void answer(struct begin *b)
 {
 	struct daemon *d = b->daemon;
-	struct ctl_msg m = {.type = CTL_BEGIN_OK};
-	struct ctl_begin_ok *r = &m.u.begin_ok;
-	const char *devices = devices_name(d->devices);
+	struct ctl_msg m;
 	struct job *job;
 
-	memcpy(m.job, b->msg->job, CTL_ID);
-	memcpy(r->uuid, d->uuid, CTL_ID);
-	r->admitted = b->admitted;
-	r->devices = ctl_str(devices, strlen(devices));
-	r->reason = ctl_str(b->reason, strlen(b->reason));
 	pthread_mutex_lock(&d->lock);
-	r->free_memory = memory_limit(d->memory) - memory_total(d->memory);
-	r->running = job_count(d, ADMIT_TRAINING, false) + job_count(d, ADMIT_PREDICTION, false);
+	b->handed = hand_over(b);
+	if (b->handed) {
+		pthread_mutex_unlock(&d->lock);
+		return;
+	}
+	fill_answer(d, b->call, b->admitted, b->reason, "", &m);
 	/* a client that went away in the middle of its BEGIN will not end its job */
 	if (!call_answer_locked(b->call, &m) && b->admitted && (job = job_find(d, m.job)))
 		job_end(job, ERR_CANCELED, "its client went away in the middle of begin");
 	pthread_mutex_unlock(&d->lock);
 }
 
-void begin_serve(struct call *c)
+int work_begin(struct job *job, struct call *c, struct err *err)
+{
+	struct daemon *d = job->daemon;
+	char address[sizeof(job->merge_address)];
+	struct ctl_msg m;
+	int rc;
+
+	if (!job->linked) {
+		rc = hosts_open(job, err);
+		if (rc) {
+			hosts_failed(job, err);
+			return rc;
+		}
+		job->linked = true;
+	}
+	memcpy(address, job->merge_address, sizeof(address));
+	pthread_mutex_lock(&d->lock);
+	fill_answer(d, c, true, "", address, &m);
+	call_answer_locked(c, &m);
+	pthread_mutex_unlock(&d->lock);
+	return 0;
+}
+
+bool begin_serve(struct call *c)
 {
 	struct begin b = {
 		.call = c, .session = c->session, .daemon = c->session->daemon, .msg = &c->msg};
@@ -337,7 +423,8 @@ void begin_serve(struct call *c)
 
 		log_info(&tag, "begin refused: %s", err.message);
 		call_error(c, &err);
-		return;
+		return true;
 	}
 	answer(&b);
+	return !b.handed;
 }

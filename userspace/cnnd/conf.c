@@ -26,7 +26,10 @@ enum kind {
 	K_WORD,
 	K_USERS,
 	K_GROUP,
-	K_DEVICES
+	K_DEVICES,
+	K_ADDRESS,
+	K_PORTS,
+	K_CONGESTION
 };
 
 struct key {
@@ -75,6 +78,13 @@ static const struct key keys[] = {
 	{"max_image_pixels", K_BYTES, false, AT(max_image_pixels), 1, 4 * GIB, "64M", NULL},
 	{"max_image_bytes", K_BYTES, false, AT(max_image_bytes), 1, GIB, "64M", NULL},
 	{"image_timeout", K_UINT, false, AT(image_timeout), 10, 600000, "2000", NULL},
+	{"merge_listen", K_ADDRESS, true, AT(merge_listen), 0, CONF_ADDRESS, "127.0.0.1", NULL},
+	{"merge_ports", K_PORTS, true, AT(merge_ports), 0, 0, "0", NULL},
+	{"merge_mac", K_BOOL, true, AT(merge_mac), 0, 0, "on", NULL},
+	{"merge_timeout", K_UINT, true, AT(merge_timeout), 1, 3600, "60", NULL},
+	{"rejoin_timeout", K_UINT, true, AT(rejoin_timeout), 5, 3600, "60", NULL},
+	{"merge_congestion", K_CONGESTION, true, AT(merge_congestion), 0, 16, "", NULL},
+	{"merge_transport", K_WORD, true, AT(merge_transport), 0, 0, "tcp", "tcp|ucx"},
 	{"debug", K_BOOL, true, AT(debug), 0, 0, "off", NULL},
 };
 /* clang-format on */
@@ -148,7 +158,7 @@ static int set_named(const struct key *k, const char *text, struct conf *c, char
 		return -EINVAL;
 	}
 	if (k->kind == K_GROUP ? conf_group(text, &c->socket_gid, why)
-			       : conf_devices(text, &c->no_devices, &c->cpu_threads, why))
+			       : conf_devices(text, &c->device, why))
 		return -EINVAL;
 	strcpy(name, text);
 	return 0;
@@ -180,6 +190,12 @@ static int set(const struct key *k, const char *text, bool lenient, struct conf 
 	case K_GROUP:
 	case K_DEVICES:
 		return set_named(k, text, c, why);
+	case K_ADDRESS:
+		return conf_address(text, at, why);
+	case K_PORTS:
+		return conf_ports(text, at, why);
+	case K_CONGESTION:
+		return conf_congestion(text, at, why);
 	}
 	return -EINVAL;
 }
@@ -371,6 +387,11 @@ static size_t value_size(const struct key *k)
 	case K_GROUP:
 	case K_DEVICES:
 		return sizeof(((struct conf *)0)->devices);
+	case K_ADDRESS:
+	case K_CONGESTION:
+		return (size_t)k->max;
+	case K_PORTS:
+		return sizeof(struct conf_ports);
 	}
 	return 0;
 }

@@ -12,9 +12,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "../base/gpulist.h"
+
 #define CONF_DEFAULT_FILE "/etc/cnnd.conf"
 #define CONF_MAX_UIDS 64
 #define CONF_PATH 1024
+#define CONF_ADDRESS 64 /* numeric, with the NUL */
 
 struct conf_uids {
 	uid_t uid[CONF_MAX_UIDS];
@@ -27,7 +30,26 @@ struct conf_amount {
 	bool percent;
 };
 
+struct conf_ports {
+	uint16_t first, last; /* 0, 0: any */
+};
+
+enum conf_transport { CONF_TRANSPORT_TCP = 0, CONF_TRANSPORT_UCX = 1 };
+
 enum conf_ring { CONF_RING_AUTO = 0, CONF_RING_MEMFD = 1, CONF_RING_DEVICE = 2 };
+
+enum conf_devices_kind {
+	CONF_DEVICES_AUTO = 0, /* all GPUs that are found, else every core */
+	CONF_DEVICES_NONE,
+	CONF_DEVICES_CPU,
+	CONF_DEVICES_GPU
+};
+
+struct conf_devices {
+	enum conf_devices_kind kind;
+	uint32_t threads; /* of CONF_DEVICES_CPU */
+	struct gpu_list gpus;
+};
 
 struct conf {
 	char socket[108]; /* sun_path */
@@ -37,8 +59,7 @@ struct conf {
 	uint64_t spill_max, spill_min_free;
 	struct conf_uids database_uids, admin_uids;
 	char devices[64];
-	uint32_t cpu_threads; /* devices = cpu:N; 0: auto */
-	bool no_devices;      /* devices = none */
+	struct conf_devices device; /* what it says */
 	uint32_t decode_workers, image_timeout;
 	uint64_t max_image_pixels, max_image_bytes;
 	bool decode_sandbox;
@@ -48,6 +69,12 @@ struct conf {
 	uint32_t max_trainings, max_predictions, max_jobs_per_role, max_queue;
 	uint32_t max_connections, max_connections_per_uid;
 	uint32_t job_time_max, orphan_timeout, stop_timeout;
+	char merge_listen[CONF_ADDRESS];
+	struct conf_ports merge_ports;
+	bool merge_mac;
+	uint32_t merge_timeout, rejoin_timeout;
+	char merge_congestion[16]; /* "": the system's */
+	uint32_t merge_transport;  /* enum conf_transport */
 	bool debug;
 };
 

@@ -206,24 +206,27 @@ int conf_group(const char *text, gid_t *out, char why[CONF_WHY])
 	return 0;
 }
 
-int conf_devices(const char *text, bool *none, uint32_t *threads, char why[CONF_WHY])
+int conf_devices(const char *text, struct conf_devices *out, char why[CONF_WHY])
 {
+	struct conf_devices d = {.kind = CONF_DEVICES_AUTO};
 	uint64_t n = 0;
 
-	*none = false;
-	*threads = 0;
 	if (!strcmp(text, "none")) {
-		*none = true;
-		return 0;
+		d.kind = CONF_DEVICES_NONE;
+	} else if (!strncmp(text, "cpu:", 4)) {
+		if (conf_uint(text + 4, 1, MAX_CPU_THREADS, &n, why))
+			return -EINVAL;
+		d.kind = CONF_DEVICES_CPU;
+		d.threads = (uint32_t)n;
+	} else if (!strncmp(text, "cuda", 4)) {
+		if (gpu_list_parse(text, &d.gpus))
+			return bad(why,
+				   "cuda:all, or cuda: and the numbers of GPUs with commas between "
+				   "them, each once, is wanted");
+		d.kind = CONF_DEVICES_GPU;
+	} else if (strcmp(text, "auto") != 0) {
+		return bad(why, "one of none, auto, cpu:N, cuda:i,j, cuda:all is wanted");
 	}
-	if (!strcmp(text, "auto"))
-		return 0;
-	if (!strncmp(text, "cuda", 4))
-		return bad(why, "this version has no CUDA back end; use auto, cpu:N or none");
-	if (strncmp(text, "cpu:", 4))
-		return bad(why, "one of none, auto, cpu:N is wanted");
-	if (conf_uint(text + 4, 1, MAX_CPU_THREADS, &n, why))
-		return -EINVAL;
-	*threads = (uint32_t)n;
+	*out = d;
 	return 0;
 }

@@ -24,7 +24,13 @@ int conf_word(const char *text, const char *words, uint32_t *out, char why[CONF_
 int conf_users(const char *text, bool lenient, struct conf_uids *out, char why[CONF_WHY]);
 /* A group name or id, or nothing: (gid_t)-1. */
 int conf_group(const char *text, gid_t *out, char why[CONF_WHY]);
-/* none | auto | cpu:N. */
-int conf_devices(const char *text, bool *none, uint32_t *threads, char why[CONF_WHY]);
+/* none | auto | cpu:N | cuda:i,j | cuda:all. */
+int conf_devices(const char *text, struct conf_devices *out, char why[CONF_WHY]);
+/* A numeric IPv4 or IPv6 address in its usual form; no wildcard. out: CONF_ADDRESS bytes. */
+int conf_address(const char *text, char *out, char why[CONF_WHY]);
+/* 0, a port, or first-last. */
+int conf_ports(const char *text, struct conf_ports *out, char why[CONF_WHY]);
+/* Nothing, or a congestion control that this kernel lets this process use. out: 16 bytes. */
+int conf_congestion(const char *text, char *out, char why[CONF_WHY]);
 
 #endif

@@ -8,7 +8,9 @@
 
 #include "feed.h"
 #include "job.h"
+#include "lead.h"
 #include "log.h"
+#include "members.h"
 #include "sdnotify.h"
 #include "session.h"
 #include "status.h"
@@ -101,6 +103,9 @@ static void end_all(struct daemon *d)
 
 	LIST_FOREACH (job, &d->jobs, link)
 		job_end(job, ERR_DRAINING, "the daemon is shutting down");
+	while (!LIST_EMPTY(&d->members->leads))
+		lead_end(LIST_FIRST(&d->members->leads), ERR_DRAINING,
+			 "the daemon that leads the job is shutting down");
 }
 
 void control_stop(struct daemon *d)
@@ -131,7 +136,7 @@ static void check_stop(struct daemon *d, uint64_t now)
 	if (now >= d->stop_ms)
 		end_all(d);
 	/* a job that does not come apart is left to the kernel: the loop's end is the process's */
-	if (!d->n_jobs || now > d->stop_ms + 10000) {
+	if ((!d->n_jobs && !d->members->n_leads) || now > d->stop_ms + 10000) {
 		atomic_store(&d->quit, true);
 		daemon_wake(d);
 	}

@@ -4,9 +4,10 @@
  * request in work) and jobs.
  *
  * Threads: the main thread runs the epoll loop and answers what is quick; the control thread
- * (control.c) sends heartbeats and keeps deadlines; two desk threads (desk.c) read specs and
- * architectures; each job has a thread for its heavy calls (work.c) and each ring a drain thread
- * (feed.c). Nothing of a client's is parsed or computed on the main thread.
+ * (control.c) sends heartbeats and keeps deadlines; the membership thread (members.c) holds the
+ * links of jobs on several hosts; two desk threads (desk.c) read specs and architectures; each job
+ * has a thread for its heavy calls (work.c) and each ring a drain thread (feed.c). Nothing of a
+ * client's is parsed or computed on the main thread.
  *
  * Locks: daemon.lock guards every field of daemon, session, call and job that is not marked
  * otherwise; session.send guards the sending side of a connection. Order: daemon.lock,
@@ -37,6 +38,10 @@
 
 struct desk;
 struct control;
+struct members;
+struct lead;
+struct link;
+struct hosts;
 
 #define CNND_NAME 257 /* bytes of a role, a database, a model name, with the NUL */
 
@@ -72,6 +77,7 @@ struct session {
 	uid_t uid;
 	pid_t pid;
 	bool database, admin, greeted;
+	uint64_t features; /* CTL_FEATURE_ of the client */
 	char role[CNND_NAME], database_name[CNND_NAME];
 
 	/* guarded by send */
@@ -94,6 +100,7 @@ struct session {
 	bool feed_told;	   /* its feed ended with an ERROR that a FEED_END may still cross */
 	struct job *watch; /* the job that ends with this connection */
 	LIST_ENTRY(session) in_watch;
+	struct lead *lead; /* the job on several hosts that ends with this connection */
 };
 TAILQ_HEAD(session_queue, session);
 
@@ -140,11 +147,24 @@ struct job {
 	struct memory_account *memory;
 	struct train *train; /* set and cleared under the lock, used by the job's thread */
 
+	/* several hosts */
+	char leader[CONF_ADDRESS + 8]; /* 'address port', "": this host alone */
+	struct link *uplink;	       /* guarded by the lock; NULL once the job has ended */
+	struct merge_net *net; /* set and cleared under the lock, used by the job's thread */
+	uint64_t merges, merge_checksum; /* of the last committed merge */
+	atomic_bool canceled;		 /* it has ended, for those that hold no lock */
+
 	/* the job's thread alone, once it runs */
 	struct train_config config;
 	struct model *model;
 	struct device_use device; /* name: read by all, set before the job is in the table */
-	struct data_set *data;	  /* feeds use it between FEED and FEED_END */
+	struct data_set *data;	  /* feeds use it between FEED and FEED_END; set under the lock */
+	bool linked;		  /* hosts_open is through */
+	struct hosts *hosts;	  /* NULL: this host alone, or before APPLY */
+	char merge_address[CONF_ADDRESS + 8];
+	bool reshuffle; /* rows are exchanged, at each pass */
+	uint64_t rows_moved;
+	double seconds_exchange;
 	struct agree_block agreed;
 	bool has_agreed, collected;
 	char *json;
@@ -177,6 +197,7 @@ struct daemon {
 	struct data_decoder *decoder; /* opened once */
 	struct desk *desk;
 	struct control *control;
+	struct members *members;
 	pthread_mutex_t begin_lock; /* taken before lock: one admission at a time, begin.c */
 	pthread_mutex_t resume_lock;
 	struct session_queue resume; /* sessions that the loop must look at again */

@@ -90,11 +90,12 @@ static void *desk_thread(void *arg)
 		TAILQ_REMOVE(&desk->queue, c, in_queue);
 		c->queued = false;
 		pthread_mutex_unlock(&d->lock);
-		if (c->msg.type == CTL_BEGIN)
-			begin_serve(c);
-		else
+		if (c->msg.type == CTL_DESCRIBE) {
 			describe(c);
-		call_finish(c);
+			call_finish(c);
+		} else if (begin_serve(c)) {
+			call_finish(c);
+		}
 		pthread_mutex_lock(&d->lock);
 	}
 	pthread_mutex_unlock(&d->lock);

@@ -18,6 +18,9 @@
 struct history_entry {
 	uint8_t id[CTL_ID];
 	char role[257];
+	char database[257], model[257], device[64];
+	enum ctl_job_kind job_kind;
+	uint64_t merges, merge_checksum; /* of the last committed merge */
 	enum err_kind kind;
 	char reason[256];
 	bool has_checksum;

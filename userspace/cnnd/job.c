@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "feed.h"
+#include "hosts.h"
+#include "lead.h"
+#include "link.h"
 #include "log.h"
 #include "session.h"
 
@@ -113,6 +116,7 @@ uint32_t job_count_client(const struct daemon *d, enum admit_slot slot, pid_t pi
 struct job *job_new(struct daemon *d, const struct session *s, const struct ctl_msg *begin)
 {
 	struct job *job = calloc(1, sizeof(*job));
+	pthread_condattr_t a;
 
 	if (!job)
 		return NULL;
@@ -131,7 +135,11 @@ struct job *job_new(struct daemon *d, const struct session *s, const struct ctl_
 	TAILQ_INIT(&job->queue);
 	LIST_INIT(&job->watchers);
 	LIST_INIT(&job->feeds);
-	pthread_cond_init(&job->wake, NULL);
+	atomic_init(&job->canceled, false);
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+	pthread_cond_init(&job->wake, &a);
+	pthread_condattr_destroy(&a);
 	return job;
 }
 
@@ -139,14 +147,18 @@ struct job *job_new(struct daemon *d, const struct session *s, const struct ctl_
 static void free_parts(struct job *job)
 {
 	struct train *train;
+	struct data_set *data;
 
 	pthread_mutex_lock(&job->daemon->lock);
 	train = job->train;
+	data = job->data;
 	job->train = NULL; /* from here on nobody asks it for its progress */
+	job->data = NULL;
 	pthread_mutex_unlock(&job->daemon->lock);
 	train_free(train);
-	if (job->data)
-		data_free(job->data);
+	hosts_close(job);
+	if (data)
+		data_free(data);
 	if (job->has_agreed)
 		agree_free(&job->agreed);
 	if (job->model)
@@ -181,15 +193,21 @@ static void answer_rest(struct job *job)
 	}
 }
 
-static void remember(const struct job *job)
+static void remember(const struct job *job, const char *device)
 {
 	struct history_entry e = {.kind = job->end.kind,
+				  .job_kind = job->kind,
+				  .merges = job->merges,
+				  .merge_checksum = job->merge_checksum,
 				  .has_checksum = job->has_checksum,
 				  .checksum = job->checksum,
 				  .seconds = (double)(now_ms() - job->created_ms) / 1000};
 
 	memcpy(e.id, job->id, CTL_ID);
 	snprintf(e.role, sizeof(e.role), "%s", job->role);
+	snprintf(e.database, sizeof(e.database), "%s", job->database);
+	snprintf(e.model, sizeof(e.model), "%s", job->model_name);
+	snprintf(e.device, sizeof(e.device), "%s", device);
 	snprintf(e.reason, sizeof(e.reason), "%.255s", job->end.message);
 	history_add(job->daemon->history, &e);
 }
@@ -202,15 +220,17 @@ static void log_end(const struct job *job, uint64_t rows)
 	job_log_tag(job, &tag, "end");
 	if (job->has_checksum)
 		snprintf(sum, sizeof(sum), "%016llx", (unsigned long long)job->checksum);
-	log_info(&tag, "%s ended after %.1f s: %s; rows %llu, weights %s", job_kind_name[job->kind],
-		 (double)(now_ms() - job->created_ms) / 1000, job->end.message,
-		 (unsigned long long)rows, sum);
+	log_info(&tag, "%s ended after %.1f s: %s; rows %llu, weights %s, merges %llu (%016llx)",
+		 job_kind_name[job->kind], (double)(now_ms() - job->created_ms) / 1000,
+		 job->end.message, (unsigned long long)rows, sum, (unsigned long long)job->merges,
+		 (unsigned long long)job->merge_checksum);
 }
 
 void job_teardown(struct job *job)
 {
 	struct daemon *d = job->daemon;
 	struct session *s;
+	char device[sizeof(job->device.name)];
 	uint64_t rows = 0;
 
 	pthread_mutex_lock(&d->lock);
@@ -221,6 +241,7 @@ void job_teardown(struct job *job)
 	if (job->data)
 		for (int set = 0; set < ROW_SETS; set++)
 			rows += data_rows(job->data, (enum row_set)set);
+	memcpy(device, job->device.name, sizeof(device));
 	free_parts(job);
 	/* what free() keeps for itself goes back to the system, too */
 	malloc_trim(0);
@@ -228,7 +249,7 @@ void job_teardown(struct job *job)
 
 	pthread_mutex_lock(&d->lock);
 	memory_account_close(job->memory);
-	remember(job);
+	remember(job, device);
 	LIST_REMOVE(job, link);
 	while ((s = LIST_FIRST(&job->watchers))) {
 		LIST_REMOVE(s, in_watch);
@@ -278,8 +299,14 @@ void job_end(struct job *job, enum err_kind kind, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(job->end.message, sizeof(job->end.message), fmt, ap);
 	va_end(ap);
+	atomic_store(&job->canceled, true);
 	if (job->train)
 		train_cancel(job->train);
+	if (job->data)
+		data_cancel(job->data);
+	if (job->net)
+		merge_net_abort(job->net);
+	link_close(job);
 	LIST_FOREACH (f, &job->feeds, in_job)
 		feed_cancel(f);
 	answer_calls(job);
@@ -295,6 +322,7 @@ void job_session_closed(struct session *s, const char *why)
 			job_kind_name[s->call.job->kind], why);
 	if (s->feed)
 		feed_session_closed(s, why);
+	lead_session_closed(s, why);
 	job = s->watch;
 	if (job) {
 		LIST_REMOVE(s, in_watch);
@@ -321,7 +349,7 @@ void job_submit(struct job *job, struct call *c)
 
 void job_check_idle(struct job *job, uint64_t now)
 {
-	if (!LIST_EMPTY(&job->watchers) || !TAILQ_EMPTY(&job->calls) || job->n_feeds)
+	if (!LIST_EMPTY(&job->watchers) || !TAILQ_EMPTY(&job->calls) || job->n_feeds || job->uplink)
 		job->idle_ms = 0;
 	else if (!job->idle_ms)
 		job->idle_ms = now;

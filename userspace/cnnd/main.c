@@ -21,6 +21,7 @@
 #include "feed.h"
 #include "files.h"
 #include "log.h"
+#include "members.h"
 #include "sdnotify.h"
 #include "server.h"
 #include "session.h"
@@ -106,23 +107,44 @@ static void daemon_init(struct daemon *d, const struct conf *conf, const char *f
 	gethostname(d->host, sizeof(d->host) - 1);
 }
 
-/* The helper that forks decode workers comes first: it must not inherit threads or sockets. */
+/* GPUs that were not asked for are not looked at. A failure is told here where it is no error. */
+static void find_gpus(const struct daemon *d, struct gpus *found, struct err *why)
+{
+	enum conf_devices_kind kind = d->conf.device.kind;
+	int rc;
+
+	memset(found, 0, sizeof(*found));
+	if (kind != CONF_DEVICES_AUTO && kind != CONF_DEVICES_GPU)
+		return;
+	rc = gpus_find(GPUS_DEADLINE_MS, found, why);
+	if (!rc || kind == CONF_DEVICES_GPU)
+		return;
+	if (rc == -ENOENT)
+		log_debug(LOG_CODE("device"), "no GPU is used: %s", why->message);
+	else
+		log_error(LOG_CODE("device"), "no GPU is used: %s", why->message);
+}
+
+/* Two children come first: what looks for GPUs, and the helper that forks decode workers. They must
+ * not inherit threads or sockets. */
 static int open_engines(struct daemon *d, struct err *err)
 {
+	struct gpus found;
+	struct err why = {0};
 	struct data_limits limits = {.max_image_pixels = d->conf.max_image_pixels,
 				     .max_image_bytes = d->conf.max_image_bytes,
 				     .image_ms = d->conf.image_timeout,
 				     .sandbox = d->conf.decode_sandbox};
 	int rc;
 
+	find_gpus(d, &found, &why);
 	memory_host_read("", &d->machine);
 	limits.workers = d->conf.decode_workers ? d->conf.decode_workers : d->machine.cpus;
 	rc = data_decoder_create(&limits, &d->decoder, err);
 	if (rc)
 		return rc;
 	crash_install();
-	return devices_open(d->conf.no_devices, d->conf.cpu_threads, d->machine.cpus, &d->devices,
-			    err);
+	return devices_open(&d->conf.device, &found, &why, d->machine.cpus, &d->devices, err);
 }
 
 static int open_tables(struct daemon *d, struct err *err)
@@ -146,6 +168,8 @@ static int open_threads(struct daemon *d, struct err *err)
 	int rc = desk_create(d, &d->desk);
 
 	if (!rc)
+		rc = members_create(d, &d->members);
+	if (!rc)
 		rc = control_create(d, &d->control);
 	if (rc)
 		return err_set(err, ERR_LIMIT, rc, "cannot start the threads: %s", strerror(-rc));
@@ -156,6 +180,7 @@ static void daemon_free(struct daemon *d)
 {
 	control_free(d->control);
 	desk_free(d->desk);
+	members_free(d->members);
 	history_free(d->history);
 	admit_free(d->admit);
 	memory_free(d->memory);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hosts.h"
+#include "link.h"
 #include "work.h"
 
 /* No rows may come any more, and none may be missing: sets the state that keeps feeds out. */
@@ -65,7 +67,9 @@ int work_agree(struct job *job, struct call *c, struct err *err)
 	if (rc)
 		return rc;
 	job->collected = true;
-	settle_rows(job);
+	/* on several hosts rows may still come from the others */
+	if (!job->leader[0])
+		settle_rows(job);
 	rc = train_config_policy(&job->config, &part, err);
 	if (rc) {
 		agree_free(&part);
@@ -99,7 +103,6 @@ static int collect_unasked(struct job *job, struct err *err)
 		return rc;
 	agree_free(&part);
 	job->collected = true;
-	settle_rows(job);
 	return 0;
 }
 
@@ -109,6 +112,9 @@ int work_rows_again(struct job *job, struct err *err)
 {
 	int rc = collect_unasked(job, err);
 
+	if (!rc && job->reshuffle)
+		rc = exchange_rows(job, err);
+	settle_rows(job);
 	if (!rc)
 		rc = data_apply(job->data, &job->agreed, model_info(job->model)->outputs, err);
 	if (!rc)
@@ -162,13 +168,17 @@ static int bind_model(struct job *job, struct err *err)
 	return 0;
 }
 
-/* Sets the reservation for the net to what it will really take. */
+/* Sets the reservations for the net, here and on GPUs, to what it will really take. */
 static int reserve_net(struct job *job, const struct train_setup *setup, struct err *err)
 {
 	struct daemon *d = job->daemon;
-	uint64_t bytes, have;
+	uint64_t bytes, on_device, have;
 	int rc = train_estimate(setup, &bytes, err);
 
+	if (!rc)
+		rc = train_estimate_device(setup, &on_device, err);
+	if (!rc)
+		rc = devices_reserve(&job->device, on_device, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&d->lock);
@@ -186,13 +196,20 @@ static int make_train(struct job *job, char **notice, struct err *err)
 	struct daemon *d = job->daemon;
 	struct train_setup setup = {.config = &job->config,
 				    .model = job->model,
-				    .backend = job->device.backend,
+				    .backends = job->device.backend,
+				    .n_backends = job->device.n,
 				    .data = job->data,
 				    .agreed = &job->agreed,
-				    .inference = job->kind != CTL_TRAIN};
+				    .inference = job->kind != CTL_TRAIN,
+				    .canceled = &job->canceled};
 	struct train *train = NULL;
-	int rc = reserve_net(job, &setup, err);
+	int rc;
 
+	rc = devices_start(&job->device, err);
+	if (rc)
+		return rc;
+	hosts_setup(job, &setup);
+	rc = reserve_net(job, &setup, err);
 	if (rc)
 		return rc;
 	rc = train_create(&setup, &train, notice, err);
@@ -207,8 +224,9 @@ static int make_train(struct job *job, char **notice, struct err *err)
 	return 0;
 }
 
-static int apply(struct job *job, const struct ctl_str *blob, char **notice, struct err *err)
+static int apply(struct job *job, const struct ctl_apply *a, char **notice, struct err *err)
 {
+	const struct ctl_str *blob = &a->blob;
 	int rc = check_order(job, err);
 
 	if (rc)
@@ -223,8 +241,17 @@ static int apply(struct job *job, const struct ctl_str *blob, char **notice, str
 	if (!job->agreed.agreed)
 		return err_set(err, ERR_PROTOCOL, -EPROTO, "APPLY with a block that is not agreed");
 	rc = bind_model(job, err);
-	if (!rc)
-		rc = data_apply(job->data, &job->agreed, model_info(job->model)->outputs, err);
+	/* a prediction needs nothing of the other hosts */
+	if (!rc && a->hosts > 1 && job->kind != CTL_PREDICTION)
+		rc = hosts_connect(job, a, err);
+	job->reshuffle = job->hosts && a->reshuffle && job->kind == CTL_TRAIN;
+	if (!rc && job->reshuffle)
+		rc = exchange_rows(job, err);
+	settle_rows(job);
+	if (rc)
+		return rc;
+	work_wait(job, "compile");
+	rc = data_apply(job->data, &job->agreed, model_info(job->model)->outputs, err);
 	if (!rc)
 		rc = make_train(job, notice, err);
 	return rc;
@@ -234,14 +261,20 @@ int work_apply(struct job *job, struct call *c, struct err *err)
 {
 	struct ctl_msg m;
 	char *notice = NULL;
-	int rc = apply(job, &c->msg.u.blob.blob, &notice, err);
+	int rc = apply(job, &c->msg.u.apply, &notice, err);
 
 	if (rc) {
 		free(notice);
+		hosts_failed(job, err);
 		return rc;
 	}
+	if (job->hosts)
+		link_rank(job, c->msg.u.apply.rank, true);
 	work_message(job, &m, CTL_APPLY_OK);
 	train_apply_ok(job->train, &m.u.apply_ok);
+	m.u.apply_ok.rows = data_rows(job->data, ROW_TRAIN);
+	m.u.apply_ok.rows_moved = job->rows_moved;
+	m.u.apply_ok.seconds_exchange = job->seconds_exchange;
 	if (notice && !m.u.apply_ok.notice.n)
 		m.u.apply_ok.notice = ctl_str(notice, strlen(notice));
 	/* longer than the frame takes: cut, a notice is no result */

@@ -11,6 +11,7 @@
 #include "desk.h"
 #include "feed.h"
 #include "job.h"
+#include "lead.h"
 #include "log.h"
 #include "status.h"
 #include "work.h"
@@ -48,6 +49,7 @@ static int identify(struct session *s, const struct ctl_hello *h, struct err *er
 	memcpy(s->database_name, database, sizeof(s->database_name));
 	if (database[0])
 		s->admin = false;
+	s->features = h->features;
 	s->greeted = true;
 	pthread_mutex_unlock(&s->daemon->lock);
 	return 0;
@@ -237,6 +239,7 @@ static const struct {
 	[CTL_BAD_ROWS] = {on_work, true},    [CTL_PREDICT] = {on_work, true},
 	[CTL_END] = {on_end, true},	     [CTL_DESCRIBE] = {on_describe, false},
 	[CTL_STATUS] = {status_jobs, false}, [CTL_DEVICES] = {status_devices, false},
+	[CTL_LEAD] = {lead_request, true},   [CTL_MEMBERS] = {lead_members, true},
 	[CTL_STOP] = {on_stop, false},	     [CTL_DRAIN] = {on_drain, false},
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "begin.h"
+#include "hosts.h"
 #include "log.h"
 #include "work.h"
 
@@ -54,9 +55,12 @@ static void end_if_stopping(struct job *job)
 
 static int evaluate(struct job *job, struct ctl_run_row *row, struct err *err)
 {
-	enum row_set set = data_rows(job->data, ROW_VALIDATION) ? ROW_VALIDATION : ROW_TRAIN;
+	enum row_set set;
+	int rc = hosts_set(job, &set, err);
 
 	memset(row, 0, sizeof(*row));
+	if (rc)
+		return rc;
 	row->loss = NAN;
 	row->validation_loss = NAN;
 	row->lr_factor = 1;
@@ -95,7 +99,9 @@ static int drop_rows(struct job *job, const struct ctl_run *run, const struct ct
 	    run->first_epoch + run->count >= job->config.epochs)
 		return 0;
 	train_drop_rows(job->train);
+	pthread_mutex_lock(&job->daemon->lock);
 	job->data = NULL;
+	pthread_mutex_unlock(&job->daemon->lock);
 	data_free(old);
 	rc = begin_open_data(job, err);
 	if (rc)
@@ -106,7 +112,20 @@ static int drop_rows(struct job *job, const struct ctl_run *run, const struct ct
 	return 0;
 }
 
-int work_run(struct job *job, struct call *c, struct err *err)
+/* A merge that was completed after a fault is seen here first. */
+static void take_merges(struct job *job, const struct ctl_run_row *row)
+{
+	struct daemon *d = job->daemon;
+
+	if (!row->merge_number)
+		return;
+	pthread_mutex_lock(&d->lock);
+	job->merges = row->merge_number;
+	job->merge_checksum = row->merge_checksum;
+	pthread_mutex_unlock(&d->lock);
+}
+
+static int run(struct job *job, struct call *c, struct err *err)
 {
 	const struct ctl_run *run = &c->msg.u.run;
 	struct ctl_msg m;
@@ -127,6 +146,7 @@ int work_run(struct job *job, struct call *c, struct err *err)
 	end_run(job);
 	if (rc)
 		return rc;
+	take_merges(job, &m.u.run_row);
 	if (m.u.run_row.flags & CTL_ROW_STOPPED)
 		end_if_stopping(job);
 	rc = drop_rows(job, run, &m.u.run_row, err);
@@ -134,6 +154,15 @@ int work_run(struct job *job, struct call *c, struct err *err)
 		return rc;
 	call_answer(c, &m, NULL, 0);
 	return 0;
+}
+
+int work_run(struct job *job, struct call *c, struct err *err)
+{
+	int rc = run(job, c, err);
+
+	if (rc)
+		hosts_failed(job, err);
+	return rc;
 }
 
 /* ---- GET, PUT ---- */

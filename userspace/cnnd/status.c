@@ -86,6 +86,47 @@ static void fill(const struct job *job, bool own, bool all, struct ctl_job *e)
 	e->state = text(job_state_name(job));
 	e->wait = text(job->wait);
 	e->model = text(job->model_name);
+	e->merges = (uint32_t)job->merges;
+	e->checksum = job->merge_checksum;
+}
+
+static void fill_ended(const struct history_entry *h, bool own, struct ctl_job *e)
+{
+	memcpy(e->id, h->id, CTL_ID);
+	e->kind = (uint8_t)h->job_kind;
+	e->own = own;
+	e->ended = 1;
+	e->loss = NAN;
+	e->seconds = h->seconds;
+	e->merges = (uint32_t)h->merges;
+	e->checksum = h->merge_checksum;
+	e->role = text(h->role);
+	e->database = text(h->database);
+	e->state = text("ended");
+	e->wait = text(h->reason);
+	e->device = text(h->device);
+	e->model = text(h->model);
+}
+
+/* The last ones, newest first, to those who may know of them and have said that they know this
+ * list. */
+static void ended_jobs(struct session *s)
+{
+	const struct history_entry *h;
+	struct ctl_msg m;
+
+	if (!(s->features & CTL_FEATURE_ENDED))
+		return;
+	for (unsigned int i = 0; (h = history_at(s->daemon->history, i)); i++) {
+		bool own = s->admin || !strcmp(h->role, s->role);
+
+		if (!own && !s->database)
+			continue;
+		memset(&m, 0, sizeof(m));
+		m.type = CTL_JOB;
+		fill_ended(h, own, &m.u.entry);
+		session_send(s, &m, NULL, 0);
+	}
 }
 
 void status_jobs(struct session *s, const struct ctl_msg *msg)
@@ -103,6 +144,7 @@ void status_jobs(struct session *s, const struct ctl_msg *msg)
 		fill(job, own, own || s->database, &m.u.entry);
 		session_send(s, &m, NULL, 0);
 	}
+	ended_jobs(s);
 	pthread_mutex_unlock(&d->lock);
 	memset(&m, 0, sizeof(m));
 	m.type = CTL_DONE;
@@ -114,16 +156,25 @@ void status_devices(struct session *s, const struct ctl_msg *msg)
 	struct daemon *d = s->daemon;
 	struct ctl_msg m = {.type = CTL_DEVICE};
 	struct ctl_device *e = &m.u.device;
+	struct device_view view;
 
-	if (devices_count(d->devices)) {
-		pthread_mutex_lock(&d->lock);
-		e->memory = memory_limit(d->memory);
-		e->free_memory = e->memory - memory_total(d->memory);
-		e->jobs = job_count(d, ADMIT_TRAINING, true) + job_count(d, ADMIT_PREDICTION, true);
-		pthread_mutex_unlock(&d->lock);
-		e->name = text(devices_name(d->devices));
-		e->kind = text("cpu");
-		e->info = text(devices_info(d->devices));
+	for (uint32_t i = 0; devices_view(d->devices, i, &view); i++) {
+		memset(e, 0, sizeof(*e));
+		e->index = view.index;
+		e->name = text(view.name);
+		e->kind = text(view.kind);
+		e->info = text(view.info);
+		e->memory = view.memory;
+		e->free_memory = view.free_memory;
+		e->jobs = view.jobs;
+		if (!devices_are_gpus(d->devices)) {
+			pthread_mutex_lock(&d->lock);
+			e->memory = memory_limit(d->memory);
+			e->free_memory = e->memory - memory_total(d->memory);
+			e->jobs = job_count(d, ADMIT_TRAINING, true) +
+				  job_count(d, ADMIT_PREDICTION, true);
+			pthread_mutex_unlock(&d->lock);
+		}
 		session_send(s, &m, NULL, 0);
 	}
 	memset(&m, 0, sizeof(m));
@@ -155,7 +206,9 @@ void status_log(struct daemon *d)
 
 		if (e->has_checksum)
 			snprintf(sum, sizeof(sum), "%016llx", (unsigned long long)e->checksum);
-		log_info(&tag, "ended after %.1f s: %s; weights %s", e->seconds, e->reason, sum);
+		log_info(&tag, "ended after %.1f s: %s; weights %s, merges %llu (%016llx)",
+			 e->seconds, e->reason, sum, (unsigned long long)e->merges,
+			 (unsigned long long)e->merge_checksum);
 	}
 	pthread_mutex_unlock(&d->lock);
 }

@@ -5,11 +5,15 @@
 #include <errno.h>
 #include <string.h>
 
+#include "job.h"
+#include "log.h"
+
 static const struct {
 	enum ctl_type type;
 	const char *wait;
 	int (*serve)(struct job *job, struct call *c, struct err *err);
 } handlers[] = {
+	{CTL_BEGIN, "the job's leader", work_begin},
 	{CTL_AGREE, "rows", work_agree},
 	{CTL_APPLY, "compile", work_apply},
 	{CTL_RUN, "training", work_run},
@@ -74,15 +78,35 @@ int work_need_ready(const struct job *job, struct err *err)
 	return err_set(err, ERR_PARAM, -EINVAL, "the job is %s: APPLY comes first", name);
 }
 
+/* The job cannot go on, and as long as it is there nobody can use the device. Answers the call. */
+static void device_lost(struct job *job, struct err *err)
+{
+	struct daemon *d = job->daemon;
+	struct log_tag tag;
+
+	job->device.lost = true;
+	if (!strstr(err->message, job->device.name))
+		err_prefix(err, "%s", job->device.name);
+	job_log_tag(job, &tag, "device");
+	log_error(&tag, "%s; it is opened anew for the next job", err->message);
+	pthread_mutex_lock(&d->lock);
+	job_end(job, err->kind, "%s", err->message);
+	pthread_mutex_unlock(&d->lock);
+}
+
 static void serve(struct job *job, struct call *c)
 {
 	struct err err = {0};
+	int rc;
 
 	for (size_t i = 0; i < HANDLERS; i++) {
 		if (handlers[i].type != c->msg.type)
 			continue;
 		work_wait(job, handlers[i].wait);
-		if (handlers[i].serve(job, c, &err))
+		rc = handlers[i].serve(job, c, &err);
+		if (rc == -ENOTRECOVERABLE && job->device.gpus)
+			device_lost(job, &err);
+		else if (rc)
 			call_error(c, &err);
 		return;
 	}

@@ -16,6 +16,7 @@ bool work_takes(const struct ctl_msg *msg, const uint8_t **secret);
 
 /* Each returns 0 after answering, or an error that the caller answers with. The job may have ended
  * meanwhile; then the call is answered already and answering again does nothing. */
+int work_begin(struct job *job, struct call *c, struct err *err); /* begin.c */
 int work_agree(struct job *job, struct call *c, struct err *err);
 int work_apply(struct job *job, struct call *c, struct err *err);
 int work_run(struct job *job, struct call *c, struct err *err);

@@ -185,6 +185,7 @@ int ctl_open(const char *path, unsigned int owner_uid, const char *client, const
 	}
 	m.u.hello.version_min = CTL_VERSION_MIN;
 	m.u.hello.version_max = CTL_VERSION;
+	m.u.hello.features = CTL_FEATURE_ENDED;
 	m.u.hello.pid = (uint32_t)getpid();
 	m.u.hello.client = ctl_str(client, strlen(client));
 	m.u.hello.role = ctl_str(role, strlen(role));

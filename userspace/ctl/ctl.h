@@ -91,6 +91,9 @@ struct ctl_str {
 	uint32_t n;
 };
 
+/* features of a client: */
+#define CTL_FEATURE_ENDED 0x1u /* STATUS lists the last jobs that are over, too (ended = 1) */
+
 /* role: the database role that the client acts for; believed only from database_uids. */
 struct ctl_hello {
 	uint16_t version_min, version_max;

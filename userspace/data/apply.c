@@ -122,10 +122,12 @@ static int map_labels(struct data_set *data, const struct agree_block *agreed, s
 			     label, agreed->n_labels);
 		goto end;
 	}
-	for (int s = ROW_TRAIN; s <= ROW_VALIDATION; s++)
-		for (uint64_t i = 0; i < data->rows[s]; i++) {
+	for (int s = ROW_TRAIN; s <= ROW_VALIDATION && !rc; s++)
+		for (uint64_t i = 0; i < data->rows[s] && !rc; i++) {
 			struct row *row = set_row(data, data->order[s][i]);
 
+			if (!(i % SET_LOOK))
+				rc = set_canceled(data, err);
 			row->label = map[row->label];
 		}
 end:
@@ -200,7 +202,9 @@ int data_apply(struct data_set *data, const struct agree_block *agreed, uint32_t
 
 	if (data->phase != DATA_COLLECTED || !outputs)
 		return err_set(err, ERR_INTERNAL, -EINVAL, "rows are not counted yet, or applied");
-	rc = apply_shape(data, agreed, err);
+	rc = set_canceled(data, err);
+	if (!rc)
+		rc = apply_shape(data, agreed, err);
 	if (rc)
 		return rc;
 	if (data->labels != AGREE_NO_LABELS && data->labels != agreed->labels &&

@@ -38,8 +38,7 @@ static void choose_shape(struct data_set *data)
 		data->rows_shape = e[data->shape].shape;
 }
 
-/* Hash of the label or target of a stored row, as read_pending() made it. */
-static void target_hash(const struct data_set *data, const struct row *row, uint64_t hash[2])
+void set_target_hash(const struct data_set *data, const struct row *row, uint64_t hash[2])
 {
 	XXH128_hash_t h;
 	uint32_t bytes;
@@ -88,7 +87,7 @@ static int convert_row(struct data_set *data, struct store_writer *writer, struc
 	row->shape = data->shape;
 	if (row->set == ROW_PREDICT)
 		return 0;
-	target_hash(data, row, y_hash);
+	set_target_hash(data, row, y_hash);
 	set_hash(x, bytes, y_hash, row->weight, row->hash);
 	if (row->split || row->set == ROW_TRAIN) {
 		row->split = set_split(data, row->hash);
@@ -131,6 +130,9 @@ static int settle_shapes(struct data_set *data, struct err *err)
 
 			if (row->shape == data->shape)
 				continue;
+			rc = set_canceled(data, err);
+			if (rc)
+				break;
 			if (!row->image || is.h != want.h || is.w != want.w ||
 			    (want.c != 1 && want.c != 3)) {
 				rc = drop_row(data, s << SEGMENT_SHIFT | i, err);
@@ -165,6 +167,15 @@ static bool in_order(const struct data_set *data, const struct order_key *key, u
 	return true;
 }
 
+void set_hash_apart(const uint64_t hash[2], uint64_t nth, uint64_t out[2])
+{
+	uint64_t words[3] = {hash[0], hash[1], nth};
+	XXH128_hash_t h = XXH3_128bits(words, sizeof(words));
+
+	out[0] = h.low64;
+	out[1] = h.high64;
+}
+
 /*
  * Equal rows are told apart by their place among their equals, else they would come next to each
  * other in every epoch and be augmented alike. Which of them is which makes no difference.
@@ -178,13 +189,8 @@ static void tell_apart(struct data_set *data, const struct order_key *key, uint3
 
 		equal = i && row->hash[0] == last[0] && row->hash[1] == last[1] ? equal + 1 : 0;
 		memcpy(last, row->hash, sizeof(last));
-		if (equal) {
-			uint64_t words[3] = {last[0], last[1], equal};
-			XXH128_hash_t h = XXH3_128bits(words, sizeof(words));
-
-			row->hash[0] = h.low64;
-			row->hash[1] = h.high64;
-		}
+		if (equal)
+			set_hash_apart(last, equal, row->hash);
 	}
 }
 
@@ -194,14 +200,21 @@ static int order_set(struct data_set *data, enum row_set set, struct order_key *
 {
 	struct order_key *sorted = keys;
 	uint32_t n = 0;
+	int rc;
 
 	for (uint32_t s = 0; s < data->n_segments; s++)
 		for (uint32_t i = 0; i < data->segment[s]->n; i++)
 			if (data->segment[s]->row[i].set == set)
 				keys[n++] = (struct order_key){data->segment[s]->row[i].hash[0],
 							       s << SEGMENT_SHIFT | i};
+	rc = set_canceled(data, err);
+	if (rc)
+		return rc;
 	if (!in_order(data, keys, n))
 		sorted = order_sort(keys, keys + n, n, compare_rows, data);
+	rc = set_canceled(data, err);
+	if (rc)
+		return rc;
 	if (set != ROW_PREDICT)
 		tell_apart(data, sorted, n);
 	data->order[set] = malloc((n ? n : 1) * sizeof(uint32_t));
@@ -213,24 +226,19 @@ static int order_set(struct data_set *data, enum row_set set, struct order_key *
 	return 0;
 }
 
-static int order_rows(struct data_set *data, struct err *err)
+int set_order_rows(struct data_set *data, enum row_set first, enum row_set last, struct err *err)
 {
 	uint64_t count[ROW_DROPPED + 1] = {0}, most = 0, all = 0, bytes;
 	struct order_key *keys;
-	int rc = 0;
+	int rc;
 
 	for (uint32_t s = 0; s < data->n_segments; s++)
 		for (uint32_t i = 0; i < data->segment[s]->n; i++)
 			count[data->segment[s]->row[i].set]++;
-	for (int s = 0; s < ROW_SETS; s++) {
+	for (int s = first; s <= (int)last; s++) {
 		most = count[s] > most ? count[s] : most;
 		all += count[s];
 	}
-	if (all + bad_rows_total(&data->bad) != data->received)
-		return err_set(err, ERR_INTERNAL, -EINVAL,
-			       "%" PRIu64 " rows came, %" PRIu64 " are held and %" PRIu64
-			       " are bad",
-			       data->received, all, bad_rows_total(&data->bad));
 	bytes = 2 * most * sizeof(*keys) + all * sizeof(uint32_t);
 	rc = store_charge(data->store, bytes, "the order of rows", err);
 	if (rc)
@@ -238,10 +246,25 @@ static int order_rows(struct data_set *data, struct err *err)
 	keys = malloc(2 * most * sizeof(*keys) + 1);
 	if (!keys)
 		rc = no_memory(err, "the order of rows");
-	for (int s = 0; s < ROW_SETS && !rc; s++)
+	for (int s = first; s <= (int)last && !rc; s++)
 		rc = order_set(data, (enum row_set)s, keys, err);
 	free(keys);
 	store_uncharge(data->store, rc ? bytes : 2 * most * sizeof(*keys));
+	return rc;
+}
+
+/* All sets, and whether every row that came is held or bad. */
+static int order_all(struct data_set *data, struct err *err)
+{
+	uint64_t held = 0, bad = bad_rows_total(&data->bad);
+	int rc = set_order_rows(data, ROW_TRAIN, ROW_PREDICT, err);
+
+	for (int s = 0; s < ROW_SETS; s++)
+		held += data->rows[s];
+	if (!rc && held + bad != data->received)
+		rc = err_set(err, ERR_INTERNAL, -EINVAL,
+			     "%" PRIu64 " rows came, %" PRIu64 " are held and %" PRIu64 " are bad",
+			     data->received, held, bad);
 	return rc;
 }
 
@@ -262,6 +285,7 @@ static int count_labels(const struct data_set *data, struct agree_block *part, s
 	uint64_t *count = calloc(t->n + 1, sizeof(*count));
 	bool *seen = calloc(t->n + 1, sizeof(*seen));
 	uint8_t *text;
+	int rc = 0;
 
 	part->label = malloc(t->n * sizeof(*part->label) + t->text_bytes + 1);
 	if (!count || !seen || !part->label) {
@@ -269,10 +293,12 @@ static int count_labels(const struct data_set *data, struct agree_block *part, s
 		free(seen);
 		return no_memory(err, "labels");
 	}
-	for (int s = ROW_TRAIN; s <= ROW_VALIDATION; s++)
-		for (uint64_t i = 0; i < data->rows[s]; i++) {
+	for (int s = ROW_TRAIN; s <= ROW_VALIDATION && !rc; s++)
+		for (uint64_t i = 0; i < data->rows[s] && !rc; i++) {
 			int32_t label = set_row(data, data->order[s][i])->label;
 
+			if (!(i % SET_LOOK))
+				rc = set_canceled(data, err);
 			count[label] += s == ROW_TRAIN;
 			seen[label] = true;
 		}
@@ -296,7 +322,7 @@ static int count_labels(const struct data_set *data, struct agree_block *part, s
 	part->outputs = part->n_labels;
 	free(count);
 	free(seen);
-	return 0;
+	return rc;
 }
 
 /* Length of most target arrays, of equals the larger one. apply() names rows of another. */
@@ -395,11 +421,14 @@ int data_collect(struct data_set *data, struct agree_block *part, struct err *er
 	choose_shape(data);
 	rc = settle_shapes(data, err);
 	if (!rc)
-		rc = order_rows(data, err);
+		rc = order_all(data, err);
 	bad_rows_sort(&data->bad);
+	if (!rc)
+		rc = set_canceled(data, err);
 	if (!rc)
 		rc = fill_part(data, part, err);
 	if (rc) {
+		data->phase = DATA_FAILED;
 		agree_free(part);
 		return rc;
 	}

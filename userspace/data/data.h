@@ -59,6 +59,9 @@ struct data_config {
 
 int data_create(const struct data_config *config, struct data_set **out, struct err *err);
 void data_free(struct data_set *data);
+/* From any thread: collect, exchange and apply, under way or to come, soon return -ECANCELED
+ * (ERR_CANCELED). The set is then good for data_free alone. */
+void data_cancel(struct data_set *data);
 
 /* ---- feeding: one feeder per ring, each on its own thread ---- */
 

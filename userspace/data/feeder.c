@@ -31,30 +31,18 @@ int feeder_bad(struct data_feeder *f, const struct pending *p, const char *reaso
 static int label_number(struct data_feeder *f, const struct target *t, int32_t *number,
 			struct err *err)
 {
-	struct data_set *data = f->data;
-	int64_t local = label_find(&f->label, t->label, t->label_bytes), global;
-	int rc = 0;
+	int64_t local = label_find(&f->label, t->label, t->label_bytes);
+	int rc;
 
 	if (local >= 0) {
 		*number = (int32_t)f->label.value[local].tag;
 		return 0;
 	}
-	pthread_mutex_lock(&data->lock);
-	global = label_find(&data->label, t->label, t->label_bytes);
-	if (global < 0 && data->label.n >= AGREE_MAX_LABELS)
-		rc = -E2BIG;
-	else if (global < 0)
-		global = label_add(&data->label, t->label, t->label_bytes, 0);
-	pthread_mutex_unlock(&data->lock);
-	if (rc) {
-		err_set(err, ERR_DATA, rc, "more than %u different labels", AGREE_MAX_LABELS);
-		err_hint(err, "Is the column of labels the right one? For a regression choose loss "
-			      "mse or mae.");
+	rc = set_label(f->data, t->label, t->label_bytes, number, err);
+	if (rc)
 		return rc;
-	}
-	if (global < 0 || label_add(&f->label, t->label, t->label_bytes, (uint32_t)global) < 0)
+	if (label_add(&f->label, t->label, t->label_bytes, (uint32_t)*number) < 0)
 		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory for labels");
-	*number = (int32_t)global;
 	return 0;
 }
 
@@ -93,41 +81,17 @@ static int add_row(struct data_feeder *f, const struct pending *p, struct row **
 		   struct err *err)
 {
 	uint32_t rest = p->id_bytes ? p->id_bytes : (uint32_t)sizeof(p->ordinal);
-	size_t bytes = p->y_count * sizeof(float) + rest;
-	uint32_t index;
-	int rc = 0;
+	size_t vector = p->y_count * sizeof(float);
+	uint8_t *aux;
+	int rc = set_add_row(f->data, &f->rows, f->feed.segindex, f->feed.feeder, vector + rest,
+			     out, err);
 
-	if (!f->segment || f->segment->n == SEGMENT_ROWS) {
-		rc = store_charge(f->data->store, sizeof(*f->segment), "rows", err);
-		if (rc)
-			return rc;
-		pthread_mutex_lock(&f->data->lock);
-		rc = set_add_segment(f->data, f->feed.segindex, f->feed.feeder, &f->segment, &index,
-				     err);
-		pthread_mutex_unlock(&f->data->lock);
-	}
-	if (!rc && bytes > f->aux_left) {
-		size_t size = bytes > AUX_BLOCK ? bytes : AUX_BLOCK;
-
-		rc = store_charge(f->data->store, size, "ids and targets", err);
-		if (rc)
-			return rc;
-		pthread_mutex_lock(&f->data->lock);
-		rc = set_add_aux(f->data, size, &f->aux, err);
-		pthread_mutex_unlock(&f->data->lock);
-		f->aux_left = rc ? 0 : size;
-	}
 	if (rc)
 		return rc;
-	*out = &f->segment->row[f->segment->n++];
-	(*out)->aux = f->aux;
+	aux = (uint8_t *)(*out)->aux;
 	if (p->y_count)
-		memcpy(f->aux, p->vector, p->y_count * sizeof(float));
-	memcpy(f->aux + p->y_count * sizeof(float), p->id_bytes ? (const void *)p->id : &p->ordinal,
-	       rest);
-	bytes = (bytes + 7) & ~(size_t)7;
-	f->aux += bytes < f->aux_left ? bytes : f->aux_left;
-	f->aux_left -= bytes < f->aux_left ? bytes : f->aux_left;
+		memcpy(aux, p->vector, vector);
+	memcpy(aux + vector, p->id_bytes ? (const void *)p->id : &p->ordinal, rest);
 	return 0;
 }
 
@@ -198,6 +162,7 @@ int feeder_keep(struct data_feeder *f, const struct pending *p, const void *x, u
 	row->y_count = p->y_count;
 	row->id_bytes = p->id_bytes;
 	row->image = image;
+	row->away = false;
 	row->shape = shape;
 	row->set = f->feed.set;
 	row->split = f->feed.set == ROW_TRAIN && set_split(data, row->hash);

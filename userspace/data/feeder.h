@@ -31,9 +31,7 @@ struct data_feeder {
 	void *place;
 	uint64_t bytes; /* of the value at place, 0: none */
 	uint64_t ordinal;
-	struct segment *segment;
-	uint8_t *aux;
-	size_t aux_left;
+	struct row_writer rows;
 	struct label_table label;
 	struct target target;
 	bool last_known; /* last shape and its number */

@@ -55,6 +55,7 @@ void data_free(struct data_set *data)
 	bad_rows_free(&data->bad);
 	store_free(data->store);
 	pthread_mutex_destroy(&data->lock);
+	exchange_free(data->exchange);
 	free(data->segment);
 	free(data->entry);
 	free(data->class_weight);
@@ -66,8 +67,8 @@ static int no_memory(struct err *err, const char *what)
 	return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory for %s", what);
 }
 
-int set_add_segment(struct data_set *data, int32_t segindex, uint32_t feeder, struct segment **out,
-		    uint32_t *index, struct err *err)
+static int add_segment(struct data_set *data, int32_t segindex, uint32_t feeder,
+		       struct segment **out, struct err *err)
 {
 	struct segment *segment;
 
@@ -90,13 +91,12 @@ int set_add_segment(struct data_set *data, int32_t segindex, uint32_t feeder, st
 	segment->segindex = segindex;
 	segment->feeder = feeder;
 	segment->n = 0;
-	data->segment[data->n_segments] = segment;
-	*index = data->n_segments++;
+	data->segment[data->n_segments++] = segment;
 	*out = segment;
 	return 0;
 }
 
-int set_add_aux(struct data_set *data, size_t bytes, uint8_t **out, struct err *err)
+static int add_aux(struct data_set *data, size_t bytes, uint8_t **out, struct err *err)
 {
 	struct aux_block *block = malloc(sizeof(*block) + bytes);
 
@@ -105,6 +105,64 @@ int set_add_aux(struct data_set *data, size_t bytes, uint8_t **out, struct err *
 	block->next = data->aux;
 	data->aux = block;
 	*out = block->data;
+	return 0;
+}
+
+int set_add_row(struct data_set *data, struct row_writer *w, int32_t segindex, uint32_t feeder,
+		size_t aux_bytes, struct row **out, struct err *err)
+{
+	size_t step = (aux_bytes + 7) & ~(size_t)7;
+	int rc = 0;
+
+	if (!w->segment || w->segment->n == SEGMENT_ROWS) {
+		rc = store_charge(data->store, sizeof(*w->segment), "rows", err);
+		if (rc)
+			return rc;
+		pthread_mutex_lock(&data->lock);
+		rc = add_segment(data, segindex, feeder, &w->segment, err);
+		pthread_mutex_unlock(&data->lock);
+	}
+	if (!rc && aux_bytes > w->aux_left) {
+		size_t size = aux_bytes > AUX_BLOCK ? aux_bytes : AUX_BLOCK;
+
+		rc = store_charge(data->store, size, "ids and targets", err);
+		if (rc)
+			return rc;
+		pthread_mutex_lock(&data->lock);
+		rc = add_aux(data, size, &w->aux, err);
+		pthread_mutex_unlock(&data->lock);
+		w->aux_left = rc ? 0 : size;
+	}
+	if (rc)
+		return rc;
+	*out = &w->segment->row[w->segment->n++];
+	(*out)->aux = w->aux;
+	step = step < w->aux_left ? step : w->aux_left;
+	w->aux += step;
+	w->aux_left -= step;
+	return 0;
+}
+
+int set_label(struct data_set *data, const void *value, uint32_t bytes, int32_t *number,
+	      struct err *err)
+{
+	int64_t at;
+
+	pthread_mutex_lock(&data->lock);
+	at = label_find(&data->label, value, bytes);
+	if (at < 0)
+		at = data->label.n < AGREE_MAX_LABELS ? label_add(&data->label, value, bytes, 0)
+						      : -E2BIG;
+	pthread_mutex_unlock(&data->lock);
+	if (at == -E2BIG) {
+		err_set(err, ERR_DATA, -E2BIG, "more than %u different labels", AGREE_MAX_LABELS);
+		err_hint(err, "Is the column of labels the right one? For a regression choose loss "
+			      "mse or mae.");
+		return -E2BIG;
+	}
+	if (at < 0)
+		return no_memory(err, "labels");
+	*number = (int32_t)at;
 	return 0;
 }
 
@@ -146,16 +204,42 @@ void set_id_text(char out[SET_NAME], const void *id, uint32_t bytes, int32_t seg
 			 ordinal);
 }
 
-void set_row_name(const struct data_set *data, uint32_t index, char out[SET_NAME])
+void set_row_origin(const struct data_set *data, uint32_t index, struct row_origin *out)
 {
 	const struct segment *segment = data->segment[index >> SEGMENT_SHIFT];
 	const struct row *row = set_row(data, index);
 	const uint8_t *rest = row->aux + row->y_count * sizeof(float);
-	uint64_t ordinal = 0;
+
+	if (row->away) {
+		memcpy(out, rest, sizeof(*out));
+		return;
+	}
+	memcpy(&out->ordinal, rest, sizeof(out->ordinal));
+	out->segindex = segment->segindex;
+	out->feeder = segment->feeder;
+}
+
+void set_row_name(const struct data_set *data, uint32_t index, char out[SET_NAME])
+{
+	const struct row *row = set_row(data, index);
+	const uint8_t *rest = row->aux + row->y_count * sizeof(float);
+	struct row_origin o = {0};
 
 	if (!row->id_bytes)
-		memcpy(&ordinal, rest, sizeof(ordinal));
-	set_id_text(out, rest, row->id_bytes, segment->segindex, segment->feeder, ordinal);
+		set_row_origin(data, index, &o);
+	set_id_text(out, rest, row->id_bytes, o.segindex, o.feeder, o.ordinal);
+}
+
+void data_cancel(struct data_set *data)
+{
+	atomic_store(&data->canceled, true);
+}
+
+int set_canceled(const struct data_set *data, struct err *err)
+{
+	if (!atomic_load_explicit(&data->canceled, memory_order_relaxed))
+		return 0;
+	return err_set(err, ERR_CANCELED, -ECANCELED, "the job was ended");
 }
 
 void set_hash(const void *x, uint64_t x_bytes, const uint64_t y_hash[2], float weight,

@@ -86,19 +86,21 @@ static int allocate(const struct spill *s, uint64_t bytes)
 int spill_reserve(struct spill *s, uint64_t bytes, uint64_t *offset, struct err *err)
 {
 	int rc = s->fd < 0 ? open_file(s, err) : 0;
+	uint64_t max;
 
 	if (rc)
 		return rc;
-	if (bytes > s->max || s->end > s->max - bytes) {
+	max = s->max + s->released; /* of the file's length */
+	if (bytes > s->max || s->end > max - bytes) {
 		err_set(err, ERR_LIMIT, -ENOSPC,
 			"spill file in %s: %" PRIu64 " more bytes are needed, %" PRIu64
 			" of spill_max = %" PRIu64 " bytes are used",
-			s->directory, bytes, s->end, s->max);
+			s->directory, bytes, s->end - s->released, s->max);
 		err_hint(err, "Raise spill_max, give rows more memory, or train on fewer rows.");
 		return -ENOSPC;
 	}
 	if (s->end + bytes > s->allocated) {
-		uint64_t needed = s->end + bytes - s->allocated, step = s->max - s->allocated;
+		uint64_t needed = s->end + bytes - s->allocated, step = max - s->allocated;
 
 		step = step < STEP ? step : STEP;
 		step = step < needed ? needed : step;
@@ -151,6 +153,13 @@ int spill_read(const struct spill *s, uint64_t offset, void *to, uint64_t bytes,
 		bytes -= (uint64_t)n;
 	}
 	return 0;
+}
+
+void spill_release(struct spill *s, uint64_t offset, uint64_t bytes)
+{
+	if (!fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+		       (off_t)bytes))
+		s->released += bytes;
 }
 
 void spill_advise(const struct spill *s, uint64_t offset, uint64_t bytes)

@@ -241,7 +241,7 @@ void store_writer_close(struct store *s, struct store_writer *w)
 	pthread_mutex_lock(&s->lock);
 	s->chunk[w->chunk].bottom = w->bottom;
 	if (empty)
-		s->chunk[w->chunk].base = NULL;
+		s->chunk[w->chunk] = (struct chunk){0};
 	else
 		s->closed[s->n_closed++] = w->chunk;
 	pthread_mutex_unlock(&s->lock);
@@ -312,4 +312,39 @@ void store_advise(const struct store *s, uint64_t where, uint64_t bytes)
 
 	if (!c->base)
 		spill_advise(&s->spill, c->file + offset, bytes);
+}
+
+uint32_t store_chunks(const struct store *s)
+{
+	return s->n;
+}
+
+uint32_t store_chunk(uint64_t where)
+{
+	return (uint32_t)(where >> OFFSET_BITS);
+}
+
+void store_release(struct store *s, uint32_t chunk)
+{
+	struct chunk c;
+	bool in_file;
+
+	pthread_mutex_lock(&s->lock);
+	c = s->chunk[chunk];
+	in_file = !c.base && c.size; /* size 0: released, or never used */
+	s->chunk[chunk] = (struct chunk){0};
+	for (uint32_t i = 0; i < s->n_closed; i++)
+		if (s->closed[i] == chunk) {
+			s->closed[i] = s->closed[--s->n_closed];
+			break;
+		}
+	if (in_file)
+		spill_release(&s->spill, c.file + c.bottom, c.size - c.bottom);
+	pthread_mutex_unlock(&s->lock);
+	if (in_file)
+		atomic_fetch_sub(&s->spilled, c.size - c.bottom);
+	if (!c.base)
+		return;
+	munmap(c.base, c.size);
+	store_uncharge(s, c.size);
 }

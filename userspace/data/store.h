@@ -47,6 +47,11 @@ int store_read(const struct store *store, uint64_t where, void *to, uint64_t byt
 	       struct err *err);
 void store_advise(const struct store *store, uint64_t where, uint64_t bytes);
 
+uint32_t store_chunks(const struct store *store);
+uint32_t store_chunk(uint64_t where); /* number of the chunk that a value lies in */
+/* Nothing of the chunk will be read again: its memory, or its place in the file, is free. */
+void store_release(struct store *store, uint32_t chunk);
+
 uint64_t store_memory(const struct store *store);  /* bytes in memory now */
 uint64_t store_spilled(const struct store *store); /* bytes in the file */
 

@@ -109,6 +109,18 @@ static int take_text(const struct config_key *key, const json_t *value, char **t
 	return *to ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 }
 
+/* The name as the table spells it. */
+static int keep_choice(const struct config_key *key, const json_t *value, char **to,
+		       struct err *err)
+{
+	const struct config_choice *c = key->choice;
+
+	while (c->name && strcasecmp(c->name, json_string_value(value)) != 0)
+		c++;
+	*to = c->name ? strdup(c->name) : NULL;
+	return *to ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
+}
+
 static int take_call(const struct config_key *key, const json_t *value, struct train_config *c,
 		     struct err *err)
 {
@@ -160,7 +172,7 @@ static int take(const struct config_key *key, const json_t *value, struct train_
 		return 0;
 	case KEY_CHOICE:
 		rc = take_choice(key, value, key->keep ? NULL : to, err);
-		return rc || !key->keep ? rc : take_text(key, value, to, err);
+		return rc || !key->keep ? rc : keep_choice(key, value, to, err);
 	case KEY_TEXT:
 	case KEY_OTHER:
 		return take_text(key, value, to, err);
@@ -253,7 +265,7 @@ static void defaults(struct train_config *c)
 {
 	memset(c, 0, sizeof(*c));
 	c->epochs = 10;
-	c->evaluate_every = c->accumulate = c->replicas = 1;
+	c->evaluate_every = c->accumulate = 1;
 	c->optimizer.kind = BACKEND_SGD;
 	c->optimizer.momentum = -1; /* settled in finish() */
 	c->optimizer.beta1 = .9f;
@@ -274,6 +286,8 @@ static void defaults(struct train_config *c)
 	c->logits_auto = true;
 	c->max_bad_rows = UINT64_MAX;
 	c->deterministic = c->cache = true;
+	c->merge_momentum = c->merge_wire = UINT32_MAX;
+	c->merge_warmup = c->merge_eta = c->merge_mu = c->merge_b = NAN;
 }
 
 /* What depends on other keys. */
@@ -310,7 +324,7 @@ static int finish(const json_t *root, struct train_config *c, struct err *err)
 	if (c->backend && strcasecmp(c->backend, "cpu") != 0 && strcasecmp(c->backend, "ref") != 0)
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "backend is '%.40s', must be one of 'cpu', 'ref'", c->backend);
-	return 0;
+	return train_config_merge_keys(c, err);
 }
 
 int train_config_parse(const char *json, size_t length, struct train_config *out, struct err *err)

@@ -25,16 +25,23 @@ static const struct config_choice normalizations[] = {{"auto", AGREE_SCALE_AUTO}
 						      {"scale", AGREE_SCALE},
 						      {"standardize", AGREE_STANDARDIZE},
 						      {NULL, 0}};
-static const struct config_choice precisions[] = {{"f32", 0}, {NULL, 0}};
+static const struct config_choice precisions[] = {{"f32", BACKEND_PRECISION_F32},
+						  {"tf32", BACKEND_PRECISION_TF32},
+						  {"bf16", BACKEND_PRECISION_BF16},
+						  {"f16", BACKEND_PRECISION_F16},
+						  {NULL, 0}};
 static const struct config_choice kinds[] = {
 	{"train", CTL_TRAIN}, {"predict", CTL_PREDICTION}, {"evaluate", CTL_EVALUATION}, {NULL, 0}};
-static const struct config_choice keeps[] = {{"keep", 0}, {"average", 1}, {"reset", 2}, {NULL, 0}};
+static const struct config_choice keeps[] = {
+	{"keep", MERGE_KEEP}, {"average", MERGE_AVERAGE_SLOTS}, {"reset", MERGE_RESET}, {NULL, 0}};
 static const struct config_choice reshuffles[] = {{"auto", 0}, {"on", 1}, {"off", 2}, {NULL, 0}};
+static const struct config_choice wires[] = {{"f32", MERGE_F32}, {"bf16", MERGE_BF16}, {NULL, 0}};
+/* merge_preset's names; tests/unit/train/config.c compares */
 static const struct config_choice merges[] = {
-	{"none", 0},  {"gradient", 0}, {"average", 0}, {"local", 0},	    {"post_local", 0},
-	{"outer", 0}, {"slowmo", 0},   {"bmuf", 0},    {"diloco", 0},	    {"lookahead", 0},
-	{"easgd", 0}, {"adasum", 0},   {"median", 0},  {"trimmed_mean", 0}, {"ema", 0},
-	{"swa", 0},   {NULL, 0}};
+	{"gradient", 0},       {"average", 0},	 {"madlib", 0}, {"local_sgd", 0},
+	{"post_local_sgd", 0}, {"outer", 0},	 {"slowmo", 0}, {"bmuf", 0},
+	{"diloco", 0},	       {"lookahead", 0}, {"easgd", 0},	{"adasum", 0},
+	{"trimmed_mean", 0},   {"median", 0},	 {"none", 0},	{NULL, 0}};
 
 #define AT(field) offsetof(struct train_config, field)
 static const struct config_key keys[] = {
@@ -141,7 +148,23 @@ static const struct config_key keys[] = {
 	 .kind = KEY_CALL,
 	 .offset = CONFIG_NOWHERE,
 	 .call = train_config_merge_every},
-	{.name = "merge_momentum", .kind = KEY_CHOICE, .offset = CONFIG_NOWHERE, .choice = keeps},
+	{.name = "merge_momentum",
+	 .kind = KEY_CHOICE,
+	 .offset = AT(merge_momentum),
+	 .choice = keeps},
+	{.name = "merge_wire", .kind = KEY_CHOICE, .offset = AT(merge_wire), .choice = wires},
+	{.name = "merge_warmup",
+	 .kind = KEY_DOUBLE,
+	 .offset = AT(merge_warmup),
+	 .bound = {0, 100000, 0, 0}},
+	{.name = "merge_eta", .kind = KEY_DOUBLE, .offset = AT(merge_eta), .bound = {0, 10, 1, 0}},
+	{.name = "merge_mu", .kind = KEY_DOUBLE, .offset = AT(merge_mu), .bound = {0, 1, 0, 1}},
+	{.name = "merge_b", .kind = KEY_DOUBLE, .offset = AT(merge_b), .bound = {0, 1, 1, 0}},
+	{.name = "merge_trim", .kind = KEY_U32, .offset = AT(merge_trim), .bound = {1, 127, 0, 0}},
+	{.name = "model_average",
+	 .kind = KEY_CALL,
+	 .offset = CONFIG_NOWHERE,
+	 .call = train_config_average},
 	{.name = "reshuffle", .kind = KEY_CHOICE, .offset = CONFIG_NOWHERE, .choice = reshuffles},
 	{.name = "min_hosts",
 	 .kind = KEY_U32,
@@ -151,8 +174,8 @@ static const struct config_key keys[] = {
 	 .kind = KEY_CALL,
 	 .offset = CONFIG_NOWHERE,
 	 .call = train_config_devices},
-	{.name = "replicas", .kind = KEY_U32, .offset = AT(replicas), .bound = {1, 1, 0, 0}},
-	{.name = "precision", .kind = KEY_CHOICE, .offset = CONFIG_NOWHERE, .choice = precisions},
+	{.name = "replicas", .kind = KEY_U32, .offset = AT(replicas), .bound = {1, 64, 0, 0}},
+	{.name = "precision", .kind = KEY_CHOICE, .offset = AT(precision), .choice = precisions},
 	{.name = "seed",
 	 .kind = KEY_U64,
 	 .offset = AT(seed),

@@ -302,20 +302,22 @@ int train_config_class_weight(struct train_config *c, const char *text, struct e
 	return c->class_weight ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 }
 
-/* ---- devices, merge_every ---- */
+/* ---- devices ---- */
 
 int train_config_devices(struct train_config *c, const char *text, struct err *err)
 {
 	unsigned long n;
 	char *end;
 
+	struct gpu_list gpus;
+
 	if (!strncasecmp(text, "cuda", 4)) {
-		err_set(err, ERR_PARAM, -EINVAL,
-			"devices is '%.60s', but this build has no CUDA back end", text);
-		err_hint(err, "Use devices := 'auto', 'cpu' or 'cpu:N'.");
-		return -EINVAL;
-	}
-	if (!strncasecmp(text, "cpu:", 4)) {
+		if (gpu_list_parse(text, &gpus))
+			return err_set(err, ERR_PARAM, -EINVAL,
+				       "devices is '%.60s', must be 'cuda:all', or 'cuda:' and "
+				       "numbers of GPUs with commas between them, each once",
+				       text);
+	} else if (!strncasecmp(text, "cpu:", 4)) {
 		n = strtoul(text + 4, &end, 10);
 		if (text[4] < '0' || text[4] > '9' || *end || n < 1 || n > 1024)
 			return err_set(err, ERR_PARAM, -EINVAL,
@@ -325,25 +327,10 @@ int train_config_devices(struct train_config *c, const char *text, struct err *e
 		c->threads = (uint32_t)n;
 	} else if (strcasecmp(text, "auto") != 0 && strcasecmp(text, "cpu") != 0) {
 		return err_set(err, ERR_PARAM, -EINVAL,
-			       "devices is '%.60s', must be 'auto', 'cpu' or 'cpu:N'", text);
+			       "devices is '%.60s', must be 'auto', 'cpu', 'cpu:N', 'cuda:I,J' or "
+			       "'cuda:all'",
+			       text);
 	}
 	c->devices = strdup(text);
 	return c->devices ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
-}
-
-/* N, 'epoch', 'K epochs', 'auto' */
-int train_config_merge_every(struct train_config *c, const char *text, struct err *err)
-{
-	char *end = (char *)text;
-	unsigned long n = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
-	bool number = end != text && n >= 1 && n <= 1000000000;
-
-	if (!(number && (!*end || !strcasecmp(end, " epochs") || !strcasecmp(end, " epoch"))) &&
-	    strcasecmp(text, "epoch") != 0 && strcasecmp(text, "auto") != 0)
-		return err_set(err, ERR_PARAM, -EINVAL,
-			       "merge_every is '%.60s', must be a number of updates in "
-			       "[1, 1000000000], 'epoch', 'K epochs' or 'auto'",
-			       text);
-	c->merge_every = strdup(text);
-	return c->merge_every ? 0 : err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 }

@@ -70,7 +70,13 @@ int train_config_early_stop(struct train_config *c, const char *text, struct err
 int train_config_augment(struct train_config *c, const char *text, struct err *err);
 int train_config_class_weight(struct train_config *c, const char *text, struct err *err);
 int train_config_devices(struct train_config *c, const char *text, struct err *err);
+
+/* ---- config_merge.c ---- */
+
+int train_config_average(struct train_config *c, const char *text, struct err *err);
 int train_config_merge_every(struct train_config *c, const char *text, struct err *err);
+/* The merge keys against each other. */
+int train_config_merge_keys(const struct train_config *c, struct err *err);
 
 /* ---- policy.c ---- */
 
@@ -106,7 +112,7 @@ struct metric {
 	enum train_metric kind;
 	uint32_t k;
 	char name[32];
-	struct metric_sums train, validation;
+	struct metric_sums train;
 };
 /* One batch: value n * outputs activated; either label (class index) or target (n * outputs). */
 struct metric_batch {
@@ -167,6 +173,12 @@ int train_loss_choose(const struct train_config *config, const struct model_info
 		      struct notice *notice, struct err *err);
 const char *train_loss_name(enum backend_loss loss);
 
+/* ---- fit.c ---- */
+
+/* Checks, and chooses loss and metrics. */
+int train_fit(struct train *train, struct notice *notice, struct err *err);
+void train_say(struct train *train, struct notice *notice);
+
 /* ---- arena.c ---- */
 
 /* base NULL: arena_take only counts. */
@@ -192,11 +204,29 @@ struct train_put_state {
 	bool active;
 };
 
+#define TRAIN_REPLICAS_MAX 64u
+#define TRAIN_SKIPS_MAX \
+	32u /* updates in a row that overflow in f16; the loss scale is halved each time */
+
+struct hosts; /* hosts.h */
+struct stage; /* stage.c */
+struct gradients;
+
 struct train {
 	struct train_setup setup;
 	const struct backend_graph *graph;
 	const struct model_info *info;
-	struct backend_net *net;
+	struct backend_net *net; /* = replica[0]: the one that evaluates */
+	struct backend_net *replica[TRAIN_REPLICAS_MAX];
+	uint32_t replicas;
+	uint64_t replica_rows[TRAIN_REPLICAS_MAX]; /* since their statistics were pooled */
+	struct merge_intra *intra;		   /* more than one replica */
+	const struct gradients *gradients;	   /* ... how they are summed */
+	struct stage *stage;			   /* NULL: arenas are in host memory */
+	struct merge_tensor *tensor;		   /* of table */
+	struct merge_table table;
+	struct hosts *hosts;		      /* NULL: this host alone */
+	bool several;			      /* replicas or hosts: the model is a merged copy */
 	struct data_reader *shuffled;	      /* of the training rows, epoch by epoch */
 	struct data_reader *reader[ROW_SETS]; /* in canonical (predictions: feeding) order */
 	float *mul, *add;
@@ -206,17 +236,31 @@ struct train {
 	struct schedule schedule;
 	struct plan plan;
 	uint32_t batch, max_batch, slots;
-	uint64_t rows, steps, updates; /* training rows, steps and updates of an epoch */
+	uint32_t replica_batch;	       /* the most rows of a replica's step */
+	uint64_t rows, steps, updates; /* training rows here, steps and updates of an epoch */
 	uint64_t validation_rows;
-	bool penalty; /* some tensor has a regulariser */
-	uint64_t t;   /* applied updates */
+	uint64_t all_rows, all_validation_rows; /* over the hosts */
+	bool penalty;				/* some tensor has a regulariser */
+	uint64_t t;				/* applied updates */
+	uint32_t skipped;			/* in a row, f16: the loss scale was too large */
 
 	struct arena arena;
 	/* Copies in arena layout. During a run: the state at the epoch's start. Between runs:
 	 * scratch for parts; held says what they mirror. */
 	float *param, *stat, *slot;
 	uint64_t good_t;
+	char kept[80]; /* what the good state is, for the user */
 	bool held_weights, held_optimizer;
+	/*
+	 * Several: after a run, the model as it would be if all merged now. model_param is
+	 * copy_param, or the arena of the net where all hold the same; NULL: there is none.
+	 */
+	float *copy_param, *copy_stat, *pool_stat;
+	const float *model_param, *model_stat;
+	struct {
+		float *mean, *good, *saved, *stat; /* good: as of the last good state */
+		uint64_t n, good_n;		   /* updates (ema), states (swa) in it */
+	} average;
 	float *best_param, *best_stat;
 	float *extra_best; /* malloc'd, where a snapshot was not foreseen */
 	bool has_best;
@@ -243,11 +287,83 @@ int train_reader(struct train *train, enum row_set set, struct data_reader **out
 /* Fills a batch's rows and what the loss needs; metric_batch may be NULL. */
 int train_batch(struct train *train, struct data_reader *reader, uint64_t first, uint32_t n,
 		struct backend_batch *batch, struct metric_batch *metrics, struct err *err);
-/* Copies the net's arenas out and in. slots may be NULL. */
+/* Copies the net's arenas out (statistics of replicas: pooled) and in, all replicas. slot may be
+ * NULL. */
 int train_read_net(struct train *train, float *param, float *stat, float *slot, struct err *err);
 int train_write_net(struct train *train, const float *param, const float *stat, const float *slot,
 		    struct err *err);
 bool train_finite(const float *value, uint64_t n);
+int train_merge_err(struct train *train, struct err *err, int rc, const struct merge_error *error,
+		    const char *what);
+
+/* ---- stage.c: arenas of devices in host memory ---- */
+
+uint64_t train_stage_bytes(const struct train *train);
+/* After the nets are compiled. */
+int train_stage_open(struct train *train, struct err *err);
+void train_stage_close(struct train *train);
+/* Where the host works on an arena of replica k: the net's own, or the copy. */
+float *train_host_arena(const struct train *train, uint32_t k, enum backend_arena arena);
+/* Device to copy, copy to device; nothing to do where there is no copy. */
+int train_stage_in(struct train *train, uint32_t k, enum backend_arena arena, struct err *err);
+int train_stage_out(struct train *train, uint32_t k, enum backend_arena arena, struct err *err);
+/* Parameters and statistics (and slots) of replica 0: in. */
+int train_stage_model(struct train *train, bool slots, struct err *err);
+/* A back end's call on replica k failed without a message. */
+int train_device_err(const struct train *train, uint32_t k, struct err *err, int rc,
+		     const char *what);
+
+/* ---- replicas.c: the copies of the network on this host ---- */
+
+/* How the gradients of the replicas are summed. */
+struct gradients {
+	bool announce; /* told of each bucket as it becomes final */
+	/* The sum becomes every replica's gradient. keep: only the host arena of replica 0, of
+	 * which train_replicas_spread then makes it. */
+	int (*reduce)(struct train *train, bool keep, struct err *err);
+};
+
+int train_table_make(struct train *train, struct err *err);
+/* After the nets are compiled: the all-reduce between them. */
+int train_replicas_open(struct train *train, struct err *err);
+void train_replicas_close(struct train *train);
+/* Sums the gradients of all replicas. keep: as in struct gradients; replica 0's is in its host
+ * arena then, with one replica, too. */
+int train_replicas_reduce(struct train *train, bool keep, struct err *err);
+/* Statistics of all replicas together, to out. */
+int train_replicas_pool(struct train *train, float *out, struct err *err);
+/* Tells that the host arenas of replica 0 were written to, and copies them to the others. */
+int train_replicas_spread(struct train *train, bool grad, bool slots, struct err *err);
+
+/* ---- model.c: the merged copy ---- */
+
+int train_model_make(struct train *train, struct err *err);
+/* Pools pool_stat of the hosts into copy_stat; *equal: all have the same param. */
+int train_model_pool(struct train *train, const float *param, uint64_t rows, bool *equal,
+		     struct err *err);
+/* *param becomes rank 0's in copy_param where hosts differ. */
+int train_model_equalize(struct train *train, const float **param, struct err *err);
+/* The merged copy becomes what all replicas hold (statistics; parameters where they differ). */
+int train_model_settle(struct train *train, struct err *err);
+/* ---- average.c: EMA and SWA ---- */
+
+void train_average_plan(struct train *train, struct arena *arena);
+/* What all hold is what the average begins with. */
+int train_average_reset(struct train *train, struct err *err);
+/* After an update of this host alone. */
+int train_average_step(struct train *train, struct err *err);
+/* After updates planned updates that led to param, which all hosts hold. */
+void train_average_update(struct train *train, const float *param, uint64_t updates);
+/* After an epoch: whether its weights count; then they do. */
+bool train_average_wants(const struct train *train, uint32_t epochs);
+void train_average_epoch(struct train *train, const float *param);
+void train_average_keep(struct train *train);
+void train_average_back(struct train *train);
+/* The model becomes the average, where there is one. All hosts together. */
+int train_average_model(struct train *train, struct err *err);
+
+/* What Keras adds to the loss, of parameters in arena layout. */
+double train_model_penalty(const struct train *train, const float *param);
 /* Loss (regularisers included) and metrics over a set, into the row's validation fields. */
 int train_evaluate_set(struct train *train, enum row_set set, struct ctl_run_row *row,
 		       struct err *err);

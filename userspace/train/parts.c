@@ -8,7 +8,7 @@
  * arena. What comes in is staged in the copies and reaches the net only when all of it is there and
  * has been checked.
  */
-#include "internal.h"
+#include "hosts.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -71,12 +71,12 @@ static void copy_piece(const struct window *w, uint64_t at, uint64_t bytes, uint
 		memcpy(w->buffer + (from - w->offset), state + (from - at), to - from);
 }
 
-static void optimizer_copy(struct train *t, const struct window *w)
+static void optimizer_copy(struct train *t, const struct window *w, float *slots)
 {
 	uint64_t at = 0;
 
 	for (uint32_t s = 0; s < t->slots; s++) {
-		float *slot = t->slot + s * t->graph->param_floats;
+		float *slot = slots + s * t->graph->param_floats;
 
 		copy_piece(w, at, head_bytes(t, s), t->head[s]);
 		at += head_bytes(t, s);
@@ -107,6 +107,8 @@ static int open_kind(struct train *t, uint32_t kind, uint64_t *total, struct err
 	switch (kind) {
 	case CTL_WEIGHTS:
 		*total = model_blob_bytes(t->setup.model);
+		if (t->model_param)
+			return 0;
 		if (!t->held_weights)
 			rc = train_read_net(t, t->param, t->stat, NULL, err);
 		t->held_weights = !rc;
@@ -121,6 +123,8 @@ static int open_kind(struct train *t, uint32_t kind, uint64_t *total, struct err
 		if (t->held_optimizer)
 			return 0;
 		fill_heads(t);
+		if (t->several) /* the copies are not free: hosts may be between two merges */
+			return train_stage_in(t, 0, BACKEND_SLOT, err);
 		rc = train_read_net(t, t->param, t->stat, t->slot, err);
 		t->held_weights = t->held_optimizer = !rc;
 		return rc;
@@ -135,18 +139,20 @@ static int open_kind(struct train *t, uint32_t kind, uint64_t *total, struct err
 static int fill_part(struct train *t, uint32_t kind, uint64_t offset, uint64_t n, struct err *err)
 {
 	struct window w = {t->io, offset, n, false};
+	const float *param = t->model_param ? t->model_param : t->param;
+	const float *stat = t->model_param ? t->model_stat : t->stat;
 	bool best = kind == CTL_BEST;
 	int rc = 0;
 
 	if (kind == CTL_OPTIMIZER) {
-		optimizer_copy(t, &w);
+		optimizer_copy(t, &w, t->several ? train_host_arena(t, 0, BACKEND_SLOT) : t->slot);
 	} else if (kind == CTL_CONFUSION) {
 		memcpy(t->io, &t->classes, sizeof(uint32_t));
 		if (t->classes)
 			memcpy(t->io + sizeof(uint32_t), t->confusion, n - sizeof(uint32_t));
 	} else {
-		rc = model_blob_read(t->setup.model, best ? t->best_param : t->param,
-				     best ? t->best_stat : t->stat, offset, t->io, n);
+		rc = model_blob_read(t->setup.model, best ? t->best_param : param,
+				     best ? t->best_stat : stat, offset, t->io, n);
 		if (rc)
 			err_set(err, ERR_INTERNAL, rc, "reading weights: %s", strerror(-rc));
 	}
@@ -244,7 +250,7 @@ static int stage(struct train *t, const struct ctl_part *part, struct err *err)
 	int rc;
 
 	if (part->kind == CTL_OPTIMIZER) {
-		optimizer_copy(t, &w);
+		optimizer_copy(t, &w, t->slot);
 		return 0;
 	}
 	rc = model_blob_write(t->setup.model, t->param, t->stat, t->put.got, part->data.p,
@@ -254,6 +260,8 @@ static int stage(struct train *t, const struct ctl_part *part, struct err *err)
 
 static int apply_weights(struct train *t, struct err *err)
 {
+	int rc;
+
 	for (uint32_t i = 0; i < t->graph->n_tensors; i++) {
 		const struct backend_tensor *tensor = &t->graph->tensor[i];
 		const float *arena = tensor->arena == BACKEND_PARAM ? t->param : t->stat;
@@ -264,13 +272,19 @@ static int apply_weights(struct train *t, struct err *err)
 				       tensor->name);
 	}
 	t->held_weights = true;
-	return train_write_net(t, t->param, t->stat, NULL, err);
+	t->model_param = t->model_stat = NULL;
+	if (t->hosts)
+		t->hosts->fresh = true;
+	rc = train_write_net(t, t->param, t->stat, NULL, err);
+	if (!rc && t->average.mean)
+		rc = train_average_reset(t, err);
+	return rc;
 }
 
 static int apply_optimizer(struct train *t, struct err *err)
 {
 	uint64_t updates = 0, first = 0, slots = t->graph->param_floats * t->slots;
-	int rc;
+	int rc = 0;
 
 	for (uint32_t s = 0; s < t->slots; s++) {
 		const char *name = backend_slot_name(t->net, s);
@@ -290,9 +304,10 @@ static int apply_optimizer(struct train *t, struct err *err)
 	if (!train_finite(t->slot, slots))
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "the optimizer state holds NaN or infinite values");
-	rc = backend_write(t->net, BACKEND_SLOT, 0, slots, t->slot);
+	for (uint32_t k = 0; !rc && k < t->replicas; k++)
+		rc = backend_write(t->replica[k], BACKEND_SLOT, 0, slots, t->slot);
 	if (rc)
-		return err_set(err, ERR_INTERNAL, rc, "writing optimizer state: %s", strerror(-rc));
+		return train_device_err(t, 0, err, rc, "writing optimizer state");
 	t->t = updates;
 	t->held_optimizer = true;
 	return 0;

@@ -54,7 +54,7 @@ int train_config_policy(const struct train_config *config, struct agree_block *p
 	part->normalizing_const = config->normalizing_const;
 	part->balanced = config->balanced;
 	part->batch_size = config->batch_size;
-	part->replicas = config->replicas;
+	part->replicas = config->replicas ? config->replicas : 1;
 	if (config->class_weight) {
 		map = json_loads(config->class_weight, 0, NULL);
 		if (!map)

@@ -3,11 +3,10 @@
  * train.c: making a training of its parts: checks that model, rows and arguments fit, plans memory,
  * compiles the net, writes the first weights, collects what the user should know.
  */
-#include "internal.h"
+#include "hosts.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -33,158 +32,89 @@ double train_now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-bool train_finite(const float *value, uint64_t n)
+/* An exponent of ones is NaN or Inf; in pieces of bits, so that the compiler makes vectors of it.
+ */
+__attribute__((optimize("O3"))) bool train_finite(const float *value, uint64_t n)
 {
-	bool good = true;
+	const uint32_t ones = 0x7f800000u;
+	uint32_t bits, bad = 0;
 
-	for (uint64_t i = 0; i < n; i++)
-		good &= isfinite(value[i]) != 0;
-	return good;
-}
-
-/* ---- what fits what ---- */
-
-static int check_shape(struct train *t, struct err *err)
-{
-	const struct data_set *data = t->setup.data;
-	struct backend_shape want = t->info->input, have;
-
-	if (!data)
-		return 0;
-	have = data_shape(data);
-	if (!have.h && !have.w && !have.c)
-		return 0; /* no rows here */
-	if (have.h != want.h || have.w != want.w || have.c != want.c)
-		return err_set(err, ERR_ARCH, -EINVAL,
-			       "the rows are %ux%ux%u, the architecture's input is %ux%ux%u",
-			       have.h, have.w, have.c, want.h, want.w, want.c);
-	return 0;
-}
-
-static int check_labels(struct train *t, struct err *err)
-{
-	const struct agree_block *a = t->setup.agreed;
-	uint32_t outputs = t->info->outputs;
-
-	if (a->n_channels != t->info->input.c || !a->mul || !a->add)
-		return err_set(err, ERR_INTERNAL, -EINVAL,
-			       "the normalisation has %u channels, the input %u", a->n_channels,
-			       t->info->input.c);
-	if (a->labels == AGREE_VECTOR && a->outputs != outputs)
-		return err_set(err, ERR_ARCH, -EINVAL,
-			       "the dependent column holds arrays of %u, the architecture has %u "
-			       "outputs",
-			       a->outputs, outputs);
-	if (outputs > 1 && a->n_labels > outputs) {
-		err_set(err, ERR_ARCH, -EINVAL,
-			"there are %u classes, the architecture has %u outputs", a->n_labels,
-			outputs);
-		err_hint(err, "End it with %u outputs.", a->n_labels);
-		return -EINVAL;
+	for (uint64_t i = 0; i < n; i++) {
+		memcpy(&bits, &value[i], sizeof(bits));
+		bad |= (bits & ones) == ones;
 	}
-	return train_policy_check(t->setup.config, a, err);
+	return !bad;
 }
 
-/* What only makes sense with this many rows of this size. */
-static int check_rows(struct train *t, struct err *err)
-{
-	const struct train_config *c = t->setup.config;
-	const struct agree_block *a = t->setup.agreed;
-	struct backend_shape in = t->info->input;
-
-	if (!a->rows[ROW_TRAIN]) {
-		err_set(err, ERR_DATA, -ENODATA,
-			"there are no training rows: validation_fraction %g keeps all %" PRIu64
-			" for validation",
-			c->validation_fraction, a->rows[ROW_VALIDATION]);
-		err_hint(err, "Lower validation_fraction, or give more rows.");
-		return -ENODATA;
-	}
-	if (c->augment_pad > in.h || c->augment_pad > in.w)
-		return err_set(err, ERR_PARAM, -EINVAL,
-			       "augment: pad_crop is %u, the images are %ux%u", c->augment_pad,
-			       in.w, in.h);
-	if (c->augment_cutout > in.h && c->augment_cutout > in.w)
-		return err_set(err, ERR_PARAM, -EINVAL,
-			       "augment: cutout is %u, the images are %ux%u", c->augment_cutout,
-			       in.w, in.h);
-	return 0;
-}
-
-static int check_metric(struct train *t, const struct metric *m, struct err *err)
-{
-	enum backend_loss loss = t->loss.loss.loss;
-	bool distance = loss == BACKEND_MSE || loss == BACKEND_MAE;
-
-	if (distance && t->setup.agreed->labels == AGREE_FLOAT && m->kind != TRAIN_RMSE) {
-		err_set(err, ERR_PARAM, -EINVAL, "metrics: '%s' needs classes, the loss is '%s'",
-			m->name, train_loss_name(loss));
-		err_hint(err, "Use metrics := 'rmse'.");
-		return -EINVAL;
-	}
-	if (m->kind == TRAIN_TOP_K && m->k >= t->info->outputs)
-		return err_set(err, ERR_PARAM, -EINVAL,
-			       "metrics: top_k(k=%u) must have k below the number of outputs, %u",
-			       m->k, t->info->outputs);
-	return 0;
-}
-
-static int choose_metrics(struct train *t, struct err *err)
-{
-	const struct train_config *c = t->setup.config;
-	bool distance = t->loss.loss.loss == BACKEND_MSE || t->loss.loss.loss == BACKEND_MAE;
-
-	t->n_metrics = c->metrics_default ? 1 : c->n_metrics;
-	for (uint32_t i = 0; i < t->n_metrics; i++) {
-		struct metric *m = &t->metric[i];
-		int rc;
-
-		m->kind = !c->metrics_default ? c->metric[i].kind
-			  : distance	      ? TRAIN_RMSE
-					      : TRAIN_ACCURACY;
-		m->k = c->metrics_default ? 0 : c->metric[i].k;
-		train_metric_name(m->kind, m->k, m->name, sizeof(m->name));
-		rc = check_metric(t, m, err);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
-/* Rows, steps and the size of a call. */
+/* Steps of an epoch. An estimate is made before the hosts know of each other: then by the rows
+ * here, which is no fewer rows a step. */
 static int plan_steps(struct train *t, struct err *err)
 {
 	const struct train_config *c = t->setup.config;
 	const struct agree_block *a = t->setup.agreed;
-	uint64_t need, call;
+	const struct hosts *h = t->hosts;
+	uint64_t rows[MERGE_HOSTS_MAX], need;
+	uint32_t replicas[MERGE_HOSTS_MAX];
 
-	if (t->setup.inference) {
-		t->batch = t->max_batch = c->batch_size ? c->batch_size : INFERENCE_BATCH;
-		return 0;
-	}
 	t->batch = a->batch_size;
 	t->rows = data_rows(t->setup.data, ROW_TRAIN);
 	t->validation_rows = data_rows(t->setup.data, ROW_VALIDATION);
-	t->steps = a->steps;
-	need = train_steps_per_epoch(&t->rows, &c->replicas, 1, t->batch);
+	need = train_steps_per_epoch(&t->rows, &t->replicas, 1, t->batch);
+	t->steps = t->setup.net ? need : a->steps;
+	for (uint32_t i = 0; h && i < h->n; i++) {
+		rows[i] = h->fact[i].rows;
+		replicas[i] = h->fact[i].replicas;
+	}
+	if (h)
+		t->steps = train_steps_per_epoch(rows, replicas, h->n, t->batch);
+	else {
+		t->all_rows = a->rows[ROW_TRAIN];
+		t->all_validation_rows = t->validation_rows;
+	}
 	if (!t->batch || t->batch > 65536 || t->steps < need)
 		return err_set(err, ERR_INTERNAL, -EINVAL,
 			       "the agreed plan of %" PRIu64
 			       " steps of %u rows does not fit %" PRIu64 " rows",
 			       t->steps, t->batch, t->rows);
 	t->updates = (t->steps + c->accumulate - 1) / c->accumulate;
-	call = t->rows / t->steps + (t->rows % t->steps != 0);
+	return 0;
+}
+
+/* Sizes of the calls of a net. */
+static void plan_batches(struct train *t)
+{
+	uint32_t wish = t->setup.config->batch_size;
+	uint64_t host, call;
+
+	if (t->setup.inference) {
+		t->batch = t->max_batch = wish ? wish : INFERENCE_BATCH;
+		return;
+	}
+	host = t->rows / t->steps + (t->rows % t->steps != 0);
+	call = (host + t->replicas - 1) / t->replicas;
+	t->replica_batch = call ? (uint32_t)call : 1;
 	if (call < EVALUATION_BATCH)
 		call = EVALUATION_BATCH;
 	t->max_batch = call < t->batch ? (uint32_t)call : t->batch;
-	return 0;
+}
+
+static int plan_training(struct train *t, struct err *err)
+{
+	const struct train_config *c = t->setup.config;
+	int rc = plan_steps(t, err);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < t->graph->n_tensors; i++)
+		t->penalty |= t->graph->tensor[i].l1 != 0 || t->graph->tensor[i].l2 != 0;
+	train_schedule_init(&t->schedule, c, (double)t->all_rows / (double)t->updates, t->updates);
+	return train_plan_init(&t->plan, c, t->metric, t->n_metrics,
+			       t->setup.agreed->rows[ROW_VALIDATION] || t->all_validation_rows,
+			       t->schedule.lr, err);
 }
 
 static int resolve(struct train *t, struct notice *notice, struct err *err)
 {
-	const struct train_config *c = t->setup.config;
-	const struct agree_block *a = t->setup.agreed;
-	bool validation;
 	int rc;
 
 	t->graph = model_graph(t->setup.model);
@@ -194,26 +124,8 @@ static int resolve(struct train *t, struct notice *notice, struct err *err)
 			       "the architecture's input shape or number of outputs is not known");
 	if (!t->setup.inference && !t->setup.data)
 		return err_set(err, ERR_INTERNAL, -EINVAL, "a training without rows");
-	rc = check_shape(t, err);
-	if (!rc)
-		rc = check_labels(t, err);
-	if (!rc && !t->setup.inference)
-		rc = check_rows(t, err);
-	if (!rc)
-		rc = train_loss_choose(c, t->info, a, t->setup.inference, &t->loss, notice, err);
-	if (!rc)
-		rc = choose_metrics(t, err);
-	if (!rc)
-		rc = plan_steps(t, err);
-	if (rc || t->setup.inference)
-		return rc;
-	for (uint32_t i = 0; i < t->graph->n_tensors; i++)
-		t->penalty |= t->graph->tensor[i].l1 != 0 || t->graph->tensor[i].l2 != 0;
-	train_schedule_init(&t->schedule, c, (double)a->rows[ROW_TRAIN] / (double)t->updates,
-			    t->updates);
-	validation = a->rows[ROW_VALIDATION] || data_rows(t->setup.data, ROW_VALIDATION);
-	return train_plan_init(&t->plan, c, t->metric, t->n_metrics, validation, t->schedule.lr,
-			       err);
+	rc = train_fit(t, notice, err);
+	return rc ? rc : train_table_make(t, err);
 }
 
 /* ---- memory and net ---- */
@@ -247,6 +159,14 @@ static void plan_memory(struct train *t)
 	t->param = train_arena_take(a, p, sizeof(float));
 	t->stat = train_arena_take(a, s, sizeof(float));
 	t->slot = train_arena_take(a, slots * p, sizeof(float));
+	train_average_plan(t, a);
+	if (t->several) {
+		t->pool_stat = train_arena_take(a, s, sizeof(float));
+		if (t->setup.net) {
+			t->copy_param = train_arena_take(a, p, sizeof(float));
+			t->copy_stat = train_arena_take(a, s, sizeof(float));
+		}
+	}
 	if (!t->setup.inference && t->setup.config->early_stop) {
 		t->best_param = train_arena_take(a, p, sizeof(float));
 		t->best_stat = train_arena_take(a, s, sizeof(float));
@@ -263,6 +183,7 @@ static void plan_memory(struct train *t)
 	t->io = train_arena_take(a, t->io_bytes, 1);
 }
 
+/* Of replica 0, which also evaluates. */
 static void net_options(struct train *t, struct backend_net_options *o)
 {
 	const struct train_config *c = t->setup.config;
@@ -305,8 +226,18 @@ static int take_normalization(struct train *t, struct err *err)
 	return 0;
 }
 
-static int new_train(const struct train_setup *setup, struct train **out, struct notice *notice,
-		     struct err *err)
+static int check_devices(const struct train *t, struct err *err)
+{
+	if (backend_on_device(t->setup.backend) && t->replicas > t->setup.n_backends)
+		return err_set(err, ERR_PARAM, -EINVAL,
+			       "replicas is %u, and a device runs one: there are %u", t->replicas,
+			       t->setup.n_backends);
+	return 0;
+}
+
+/* join: with the other hosts, if there are any. */
+static int new_train(const struct train_setup *setup, bool join, struct train **out,
+		     struct notice *notice, struct err *err)
 {
 	struct train *t = calloc(1, sizeof(*t));
 	int rc;
@@ -314,7 +245,31 @@ static int new_train(const struct train_setup *setup, struct train **out, struct
 	if (!t)
 		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
 	t->setup = *setup;
-	rc = resolve(t, notice, err);
+	if (setup->net && merge_net_size(setup->net) == 1)
+		t->setup.net = NULL;
+	if (setup->backends) {
+		t->setup.backend = setup->backends[0];
+	} else {
+		t->setup.backends = &t->setup.backend;
+		t->setup.n_backends = 1;
+	}
+	t->replicas = setup->inference		? 1
+		      : setup->config->replicas ? setup->config->replicas
+						: t->setup.n_backends;
+	t->several = !setup->inference && (t->replicas > 1 || t->setup.net ||
+					   setup->config->average != TRAIN_NO_AVERAGE);
+	rc = check_devices(t, err);
+	if (!rc)
+		rc = resolve(t, notice, err);
+	if (t->setup.net && join) {
+		int joined = train_hosts_open(t, rc ? err : NULL, err);
+
+		rc = rc ? rc : joined;
+	}
+	if (!rc && !setup->inference)
+		rc = plan_training(t, err);
+	if (!rc)
+		plan_batches(t);
 	if (!rc)
 		rc = take_normalization(t, err);
 	if (rc)
@@ -324,49 +279,118 @@ static int new_train(const struct train_setup *setup, struct train **out, struct
 	return rc;
 }
 
-int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err)
+static int net_bytes(struct train *t, uint64_t *first, uint64_t *others, struct err *err)
 {
 	struct backend_net_options options;
+	uint64_t other = 0;
+	int rc;
+
+	net_options(t, &options);
+	rc = backend_estimate(t->setup.backend, t->graph, &options, first);
+	options.max_batch = t->replica_batch;
+	if (!rc && t->replicas > 1)
+		rc = backend_estimate(t->setup.backend, t->graph, &options, &other);
+	if (rc)
+		return err_set(err, rc == -ENOMEM || rc == -EOVERFLOW ? ERR_LIMIT : ERR_ARCH, rc,
+			       "the memory of the network cannot be estimated");
+	if (__builtin_mul_overflow(other, t->replicas - 1, others))
+		return err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
+	return 0;
+}
+
+static int estimate(const struct train_setup *setup, uint64_t *host, uint64_t *device,
+		    struct err *err)
+{
 	struct notice notice = {0};
 	struct train *t;
-	uint64_t net;
-	int rc = new_train(setup, &t, &notice, err);
+	uint64_t net = 0, others = 0, hosts = 0;
+	int rc = new_train(setup, false, &t, &notice, err);
 
 	free(notice.text);
 	if (rc)
 		return rc;
-	net_options(t, &options);
-	rc = backend_estimate(setup->backend, t->graph, &options, &net);
-	t->slots = slots_of(&options.optimizer);
+	rc = net_bytes(t, &net, &others, err);
+	t->slots = slots_of(&setup->config->optimizer);
+	if (!rc && t->setup.net)
+		rc = train_hosts_memory(t, &hosts, err);
 	plan_memory(t);
-	if (rc)
-		err_set(err, rc == -ENOMEM || rc == -EOVERFLOW ? ERR_LIMIT : ERR_ARCH, rc,
-			"the memory of the network cannot be estimated");
-	else if (t->arena.overflow || __builtin_add_overflow(net, t->arena.used, &net))
+	*device = 0;
+	if (backend_on_device(t->setup.backend)) {
+		*device = net;
+		net = others = 0;
+	}
+	if (!rc && (t->arena.overflow || __builtin_add_overflow(net, others, &net) ||
+		    __builtin_add_overflow(net, t->arena.used, &net) ||
+		    __builtin_add_overflow(net, train_stage_bytes(t), &net) ||
+		    __builtin_add_overflow(net, hosts, &net)))
 		rc = err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
-	else
-		*bytes = net + sizeof(*t);
+	if (!rc)
+		*host = net + sizeof(*t);
 	train_free(t);
 	return rc;
 }
 
-static int make_net(struct train *t, struct err *err)
+int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err)
+{
+	uint64_t device;
+
+	return estimate(setup, bytes, &device, err);
+}
+
+int train_estimate_device(const struct train_setup *setup, uint64_t *bytes, struct err *err)
+{
+	uint64_t host;
+
+	return estimate(setup, &host, bytes, err);
+}
+
+static int canceled(const struct train *t, struct err *err)
+{
+	if (t->setup.canceled && atomic_load(t->setup.canceled))
+		return err_set(err, ERR_CANCELED, -ECANCELED, "the job was ended");
+	return 0;
+}
+
+static int compile(struct train *t, struct err *err)
 {
 	struct backend_net_options options;
 	struct backend_error error = {""};
-	uint64_t bytes;
-	int rc;
 
 	net_options(t, &options);
-	rc = backend_compile(t->setup.backend, t->graph, &options, &t->net, &error);
-	if (rc)
-		return train_backend_err(err, rc, &error, "the network cannot be compiled");
+	for (uint32_t k = 0; k < t->replicas; k++) {
+		int rc = canceled(t, err);
+
+		if (!rc)
+			rc = backend_compile(t->setup.backends[k % t->setup.n_backends], t->graph,
+					     &options, &t->replica[k], &error);
+		if (rc)
+			return rc == -ECANCELED
+				       ? rc
+				       : train_backend_err(err, rc, &error,
+							   "the network cannot be compiled");
+		options.max_batch = t->replica_batch;
+	}
+	t->net = t->replica[0];
 	t->slots = backend_slot_count(t->net);
 	if (t->slots > TRAIN_SLOTS_MAX)
 		return err_set(err, ERR_INTERNAL, -E2BIG, "an optimizer with %u slots", t->slots);
 	for (uint32_t i = 0; i < t->slots; i++)
 		if (strlen(backend_slot_name(t->net, i)) > TRAIN_HEAD_MAX - 16)
 			return err_set(err, ERR_INTERNAL, -ENAMETOOLONG, "the name of slot %u", i);
+	return 0;
+}
+
+static int make_net(struct train *t, struct err *err)
+{
+	uint64_t bytes;
+	int rc = compile(t, err);
+
+	if (!rc)
+		rc = train_replicas_open(t, err);
+	if (!rc && t->hosts)
+		rc = train_hosts_merge_open(t, err);
+	if (rc)
+		return rc;
 	plan_memory(t);
 	bytes = t->arena.used;
 	if (t->arena.overflow)
@@ -379,6 +403,8 @@ static int make_net(struct train *t, struct err *err)
 	if (!rc)
 		rc = train_write_net(t, t->param, t->stat, NULL, err);
 	t->held_weights = !rc;
+	if (!rc && t->average.mean)
+		rc = train_average_reset(t, err);
 	return rc;
 }
 
@@ -386,87 +412,36 @@ int train_read_net(struct train *t, float *param, float *stat, float *slot, stru
 {
 	int rc = backend_read(t->net, BACKEND_PARAM, 0, t->graph->param_floats, param);
 
-	if (!rc)
-		rc = backend_read(t->net, BACKEND_STAT, 0, t->graph->stat_floats, stat);
 	if (!rc && slot && t->slots)
 		rc = backend_read(t->net, BACKEND_SLOT, 0, t->graph->param_floats * t->slots, slot);
-	return rc ? err_set(err, ERR_INTERNAL, rc, "reading weights from the back end: %s",
-			    strerror(-rc))
-		  : 0;
+	return rc ? train_device_err(t, 0, err, rc, "reading weights from the back end")
+		  : train_replicas_pool(t, stat, err);
+}
+
+static int write_replica(struct train *t, struct backend_net *net, const float *param,
+			 const float *stat, const float *slot)
+{
+	int rc = 0;
+
+	if (param)
+		rc = backend_write(net, BACKEND_PARAM, 0, t->graph->param_floats, param);
+	if (!rc)
+		rc = backend_write(net, BACKEND_STAT, 0, t->graph->stat_floats, stat);
+	if (!rc && slot && t->slots)
+		rc = backend_write(net, BACKEND_SLOT, 0, t->graph->param_floats * t->slots, slot);
+	return rc;
 }
 
 int train_write_net(struct train *t, const float *param, const float *stat, const float *slot,
 		    struct err *err)
 {
-	int rc = backend_write(t->net, BACKEND_PARAM, 0, t->graph->param_floats, param);
+	for (uint32_t k = 0; k < t->replicas; k++) {
+		int rc = write_replica(t, t->replica[k], param, stat, slot);
 
-	if (!rc)
-		rc = backend_write(t->net, BACKEND_STAT, 0, t->graph->stat_floats, stat);
-	if (!rc && slot && t->slots)
-		rc = backend_write(t->net, BACKEND_SLOT, 0, t->graph->param_floats * t->slots,
-				   slot);
-	return rc ? err_set(err, ERR_INTERNAL, rc, "writing weights to the back end: %s",
-			    strerror(-rc))
-		  : 0;
-}
-
-/* ---- notices ---- */
-
-static void say_classes(struct train *t, struct notice *n)
-{
-	const struct agree_block *a = t->setup.agreed;
-	uint32_t outputs = t->info->outputs, absent = 0;
-
-	if (!t->loss.classes || a->labels == AGREE_VECTOR)
-		return;
-	if (a->n_labels == 1)
-		train_notice_add(n,
-				 "W:all rows have the same label: a model that always says so is "
-				 "all that can be learned");
-	if (outputs > 1 && a->n_labels + 1 == outputs)
-		train_notice_add(n,
-				 "the architecture has %u outputs, the rows %u class%s: output %u "
-				 "never occurs",
-				 outputs, a->n_labels, a->n_labels == 1 ? "" : "es", outputs);
-	else if (outputs > 1 && a->n_labels < outputs)
-		train_notice_add(
-			n,
-			"the architecture has %u outputs, the rows %u class%s: outputs %u to "
-			"%u never occur",
-			outputs, a->n_labels, a->n_labels == 1 ? "" : "es", a->n_labels + 1,
-			outputs);
-	for (uint32_t i = 0; i < a->n_labels; i++)
-		absent += !a->label[i].count;
-	if (absent)
-		train_notice_add(n, "%u of the %u classes have no training row", absent,
-				 a->n_labels);
-}
-
-static void say_rows(struct train *t, struct notice *n)
-{
-	const struct train_config *c = t->setup.config;
-	uint64_t rows = t->setup.agreed->rows[ROW_TRAIN];
-
-	if (c->validation_fraction > 0 && !t->setup.agreed->rows[ROW_VALIDATION])
-		train_notice_add(n,
-				 "W:no row is kept for validation: validation_fraction is %g, the "
-				 "rows are %" PRIu64,
-				 c->validation_fraction, rows);
-	if (!c->batch_size && t->batch < 128)
-		train_notice_add(n,
-				 "batch_size is %u, chosen for %" PRIu64
-				 " training rows; give batch_size for another",
-				 t->batch, rows);
-	if (c->batch_size && c->batch_size > rows)
-		train_notice_add(n,
-				 "batch_size is %u, the training rows are %" PRIu64
-				 ": an epoch is one step of all rows",
-				 c->batch_size, rows);
-	if (c->accumulate > t->steps)
-		train_notice_add(n,
-				 "accumulate is %u, an epoch has %" PRIu64
-				 " steps: an epoch is one update",
-				 c->accumulate, t->steps);
+		if (rc)
+			return train_device_err(t, k, err, rc, "writing weights to the back end");
+	}
+	return 0;
 }
 
 int train_create(const struct train_setup *setup, struct train **out, char **notice,
@@ -474,7 +449,7 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 {
 	struct notice n = {0};
 	struct train *t = NULL;
-	int rc = new_train(setup, &t, &n, err);
+	int rc = new_train(setup, true, &t, &n, err);
 
 	if (!rc)
 		rc = make_net(t, err);
@@ -486,10 +461,8 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 		free(n.text);
 		return rc;
 	}
-	if (!setup->inference) {
-		say_classes(t, &n);
-		say_rows(t, &n);
-	}
+	if (!setup->inference)
+		train_say(t, &n);
 	*notice = n.text;
 	*out = t;
 	return 0;
@@ -528,9 +501,10 @@ void train_free(struct train *t)
 	if (!t)
 		return;
 	train_drop_rows(t);
-	if (t->net)
-		backend_net_free(t->net);
+	train_hosts_free(t);
+	train_replicas_close(t);
 	train_arena_free(&t->arena);
+	free(t->tensor);
 	free(t->extra_best);
 	free(t->mul);
 	free(t);
@@ -539,7 +513,14 @@ void train_free(struct train *t)
 void train_apply_ok(const struct train *t, struct ctl_apply_ok *out)
 {
 	const struct model_info *info = t->info;
-	uint64_t rows = t->setup.inference ? 0 : t->setup.agreed->rows[ROW_TRAIN];
+	uint64_t rows = t->setup.inference ? 0 : t->all_rows, bytes = t->arena.size + sizeof(*t);
+	uint64_t hosts = 0;
+
+	bytes += train_stage_bytes(t);
+	for (uint32_t k = 0; k < t->replicas; k++)
+		bytes += backend_net_bytes(t->replica[k]);
+	if (t->hosts && !train_hosts_memory((struct train *)t, &hosts, NULL))
+		bytes += hosts;
 
 	*out = (struct ctl_apply_ok){
 		.parameters = info->trainable + info->frozen,
@@ -550,6 +531,7 @@ void train_apply_ok(const struct train *t, struct ctl_apply_ok *out)
 		.batch_size = t->batch,
 		.steps = t->steps,
 		.effective_batch = t->steps ? (double)rows / (double)t->steps : 0,
-		.bytes = backend_net_bytes(t->net) + t->arena.size + sizeof(*t),
+		.bytes = bytes,
+		.rows = t->rows,
 	};
 }

@@ -8,6 +8,7 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +16,7 @@
 #include "../../kernels/backend.h"
 #include "../../nccl_merge/merge.h"
 #include "../base/err.h"
+#include "../base/gpulist.h"
 #include "../ctl/agree.h"
 #include "../ctl/ctl.h"
 #include "../data/data.h"
@@ -38,6 +40,8 @@ enum train_schedule {
 	TRAIN_COSINE,	   /* min_lr + (lr - min_lr) * (1 + cos(pi * t / T)) / 2 */
 	TRAIN_PLATEAU
 };
+
+enum train_average { TRAIN_NO_AVERAGE = 0, TRAIN_EMA, TRAIN_SWA };
 
 /*
  * The spec: one JSON object; keys are the SQL arguments' names, values their JSON form, null or
@@ -66,16 +70,29 @@ enum train_schedule {
  *   monitor: val_loss where there are validation rows, else loss
  * - augment: null or 'flip, pad_crop=4, cutout=8'
  * - normalize (or normalization) 'auto' | none | scale | standardize; normalizing_const null
- * - merge, merge_every, merge_momentum, reshuffle, min_hosts: checked, of no effect on one host
- * - devices 'auto' | 'cpu' | 'cpu:N', replicas 1, precision 'f32', deterministic true, cache true:
- *   refused where this build cannot do what is asked; max_bad_rows null = no limit
+ * - replicas [1..64]: copies of the network on each host, which share every step's rows; default
+ *   one for each of its devices
+ * - several hosts (checked, and of no effect on one): merge, a name of merge_preset, 'average';
+ *   merge_every N | 'epoch' | 'K epochs' | 'auto', in updates; merge_warmup, epochs of synchronous
+ *   steps before the first local one [0..100000]; merge_momentum keep | average | reset; merge_wire
+ *   f32 | bf16; merge_eta (0..10] and merge_mu [0..1) (the outer kinds), merge_b (0..1] (easgd),
+ *   merge_trim [1..127] (trimmed_mean). What is not given is the preset's.
+ * - model_average 'none' | 'ema(decay=.999)' | 'swa(start=EPOCHS)': what is evaluated and stored is
+ *   a moving average over the updates (over the merges where hosts are apart), or the mean of the
+ *   weights after each epoch past the first `start` (3/4 of all), with statistics made anew
+ * - reshuffle auto | on | off, min_hosts: for the coordinator
+ * - devices 'auto' | 'cpu' | 'cpu:N' | 'cuda:I,J' | 'cuda:all', precision 'f32' | 'tf32' | 'bf16' |
+ *   'f16': whether the host has them is for the caller to say; deterministic true, cache true;
+ *   max_bad_rows null = no limit
  * - architecture (text), backend 'cpu' | 'ref' (tests), kind 'train' | 'predict' | 'evaluate' (or
  *   enum ctl_job_kind), model_table
  * - source, dependent, independent, validation_source, id_column, on_exists, warm_start: texts for
  *   the coordinator, checked for their type only
  */
 struct train_config {
-	uint32_t epochs, batch_size, evaluate_every, accumulate, replicas;
+	uint32_t epochs, batch_size, evaluate_every, accumulate;
+	uint32_t replicas; /* 0: not given */
+	enum backend_precision precision;
 	struct backend_optimizer_config optimizer;
 	struct backend_loss_config loss;
 	bool loss_auto, logits_auto;
@@ -107,7 +124,16 @@ struct train_config {
 	bool deterministic, cache;
 	uint32_t kind;	  /* enum ctl_job_kind */
 	uint32_t threads; /* of devices 'cpu:N'; 0: not given */
-	char *architecture, *devices, *backend, *model_name, *merge, *merge_every;
+	char *architecture, *devices, *backend, *model_name;
+	char *merge, *merge_every; /* NULL: not given */
+	uint32_t merge_momentum;   /* enum merge_momentum; UINT32_MAX: the preset's */
+	uint32_t merge_wire;	   /* enum merge_wire; UINT32_MAX: the preset's */
+	uint32_t merge_trim;	   /* 0: the preset's */
+	double merge_warmup;	   /* epochs */
+	enum train_average average;
+	double average_decay;	/* ema */
+	uint32_t average_start; /* swa: epochs before the first that counts; UINT32_MAX: 3/4 */
+	double merge_eta, merge_mu, merge_b; /* NaN, merge_warmup too: the preset's */
 };
 
 int train_config_parse(const char *json, size_t length, struct train_config *out, struct err *err);
@@ -115,13 +141,22 @@ void train_config_free(struct train_config *config);
 /* Fills a part's policy fields from the spec; explicit class weights are matched to its labels. */
 int train_config_policy(const struct train_config *config, struct agree_block *part,
 			struct err *err);
+/* How hosts hosts merge: the preset with what the spec says otherwise. updates: of an epoch. */
+int train_config_merge(const struct train_config *config, uint32_t hosts, uint64_t updates,
+		       struct merge_config *out, struct err *err);
 
 struct train;
 
 struct train_setup {
 	const struct train_config *config; /* must outlive the training */
 	const struct model *model;	   /* shape known */
+	/*
+	 * Replica k computes on backends[k % n_backends]; where they are devices there are no more
+	 * replicas than that. backends NULL: backend alone. They outlive the training.
+	 */
 	struct backend *backend;
+	struct backend *const *backends;
+	uint32_t n_backends;
 	struct data_set *data; /* applied */
 	const struct agree_block *agreed;
 	bool inference; /* predict or evaluate only */
@@ -133,7 +168,14 @@ struct train_setup {
 	 * then gives the same row on all hosts, the times aside.
 	 */
 	struct merge_net *net;
-	/* After each committed merge, on the thread of train_run; NULL: not wanted. */
+	/* By rank, for messages; NULL: 'host 1', 'host 2'. To outlive the training. */
+	const char *const *host_name;
+	/* Set by another thread: train_create ends with -ECANCELED. NULL: it cannot be. */
+	const atomic_bool *canceled;
+	/*
+	 * After each committed merge (synchronous steps are merges too), on the thread of
+	 * train_run, which waits for it; NULL: not wanted. train_get gives the merged weights.
+	 */
 	void (*on_merge)(void *context, const struct merge_result *result);
 	void *context;
 };
@@ -146,8 +188,9 @@ struct train_setup {
 void train_drop_rows(struct train *train);
 int train_rows(struct train *train, struct data_set *data, struct err *err);
 
-/* Memory that train_create will take. */
+/* Memory of this host that train_create will take; and of each device, 0 where there is none. */
 int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err);
+int train_estimate_device(const struct train_setup *setup, uint64_t *bytes, struct err *err);
 /* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings), NULL if
  * there are none. */
 int train_create(const struct train_setup *setup, struct train **out, char **notice,

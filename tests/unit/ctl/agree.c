@@ -412,8 +412,50 @@ static void test_many_labels(void)
 	free(v);
 }
 
+/* Values by hand; labels of one part that others do not have, an empty part, none at all. */
+static void test_skew(void)
+{
+	const int64_t v[] = {1, 2, 3};
+	struct agree_label a[2], b[3], c[1];
+	struct agree_block p[4];
+	double distance[4], ratio;
+	struct err err = {0};
+
+	a[0] = (struct agree_label){8, (const uint8_t *)&v[0], 30, NAN};
+	a[1] = (struct agree_label){8, (const uint8_t *)&v[1], 10, NAN};
+	b[0] = (struct agree_label){8, (const uint8_t *)&v[0], 10, NAN};
+	b[1] = (struct agree_label){8, (const uint8_t *)&v[1], 10, NAN};
+	b[2] = (struct agree_label){8, (const uint8_t *)&v[2], 0, NAN}; /* in validation only */
+	c[0] = (struct agree_label){8, (const uint8_t *)&v[2], 40, NAN};
+	p[0] = part(40, 1, AGREE_INT, a, 2);
+	p[1] = part(20, 1, AGREE_INT, b, 3);
+	p[2] = part(40, 1, AGREE_INT, c, 1);
+	is(agree_skew(p, 3, distance, &ratio, &err), 0, "skew of three parts");
+	/* all: .4 .2 .4 of 100 */
+	near(distance[0], .5 * (.35 + .05 + .4), 1e-15, "distance of the first");
+	near(distance[1], .5 * (.1 + .3 + .4), 1e-15, "of one with a label without rows");
+	near(distance[2], .5 * (.4 + .2 + .6), 1e-15, "of one with a label of its own");
+	near(ratio, 2, 1e-15, "ratio of rows");
+	p[3] = part(0, 1, AGREE_NO_LABELS, NULL, 0);
+	is(agree_skew(p, 4, distance, &ratio, &err), 0, "a part without rows");
+	ok(distance[3] == 0 && isinf(ratio), "... has no distance, and the ratio is infinite");
+	near(distance[0], .4, 1e-15, "... the others' are as before");
+	is(agree_skew(p, 1, distance, &ratio, &err), 0, "one part");
+	ok(distance[0] == 0 && ratio == 1, "... is even");
+	is(agree_skew(p + 3, 1, distance, &ratio, &err), 0, "no rows at all");
+	ok(distance[0] == 0 && ratio == 1, "... are even");
+	p[1].labels = AGREE_TEXT;
+	is(agree_skew(p, 3, distance, &ratio, &err), -EINVAL, "labels of two kinds");
+	p[0] = part(30, 1, AGREE_FLOAT, NULL, 0);
+	p[1] = part(20, 1, AGREE_FLOAT, NULL, 0);
+	is(agree_skew(p, 2, distance, &ratio, &err), 0, "targets");
+	ok(distance[0] == 0 && distance[1] == 0 && ratio == 1.5, "... count as rows alone");
+	is(agree_skew(p, 0, distance, &ratio, &err), -EINVAL, "no parts");
+}
+
 int main(void)
 {
+	test_skew();
 	test_integers();
 	test_text();
 	test_other_kinds();

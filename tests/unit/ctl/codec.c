@@ -53,7 +53,7 @@ static void golden_run_row(void)
 	m.u.run_row.metric[0].validation = -1.0;
 	strcpy(m.u.run_row.metric[1].name, "auc");
 	n = ctl_encode(&m, buf, sizeof(buf));
-	is(n, 32 + 4 + 4 + 8 * 9 + 4 + 2 * 48 + 4 + 2, "RUN_ROW with two metrics: length");
+	is(n, 32 + 4 + 4 + 8 * 9 + 4 + 4 + 8 * 5 + 4 + 2 * 48 + 4 + 2, "RUN_ROW with two metrics: length");
 	is(ctl_decode(buf, (size_t)n, &back, &err), 0, "RUN_ROW decodes");
 	ok(back.u.run_row.epoch == 7 && back.u.run_row.loss == 0.5 &&
 		   isnan(back.u.run_row.validation_loss) && back.u.run_row.metrics == 2 &&
@@ -69,6 +69,59 @@ static void golden_run_row(void)
 	n = ctl_encode(&m, buf, sizeof(buf));
 	is(ctl_decode(buf, (size_t)n, &back, &err), -EPROTO, "a name without its NUL is refused");
 	like(err.message, "run_row.metrics", "and the field is named");
+}
+
+/* The frames of a job on several hosts, written by hand. */
+static void golden_hosts(void)
+{
+	/* secret, u32 3, u32 2, "a\nb\nc" */
+	static const uint8_t members[] = {'C', 'N', 'N', '1', 1,   0,	39,   0,   33,	 0,   0,
+					  0,   0,   0,	 0,   0,   'j', 'j',  'j', 'j',	 'j', 'j',
+					  'j', 'j', 'j', 'j', 'j', 'j', 'j',  'j', 'j',	 'j', 's',
+					  's', 's', 's', 's', 's', 's', 's',  's', 's',	 's', 's',
+					  's', 's', 's', 's', 3,   0,	0,    0,   2,	 0,   0,
+					  0,   5,   0,	 0,   0,   'a', '\n', 'b', '\n', 'c'};
+	/* secret, "B", u32 1, u32 2, u8 1, "p" */
+	static const uint8_t apply[] = {
+		'C', 'N', 'N', '1', 1,	 0,   16,  0,	35,  0,	  0,   0,   0,	 0,   0,   0,	'j',
+		'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 'j', 's', 's',
+		's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 1,   0,	0,
+		0,   'B', 1,   0,   0,	 0,   2,   0,	0,   0,	  1,   1,   0,	 0,   0,   'p'};
+	struct ctl_msg m = {.type = CTL_MEMBERS}, back;
+	struct err err = {0};
+	long n;
+
+	memset(m.job, 'j', CTL_ID);
+	memset(m.u.members.secret, 's', CTL_ID);
+	m.u.members.hosts = 3;
+	m.u.members.min_hosts = 2;
+	m.u.members.names = ctl_str("a\nb\nc", 5);
+	is(CTL_MEMBERS, 39, "number of MEMBERS");
+	n = ctl_encode(&m, buf, sizeof(buf));
+	ok(n == (long)sizeof(members) && !memcmp(buf, members, sizeof(members)),
+	   "MEMBERS has the bytes of the specification");
+	buf[CTL_HEADER + CTL_ID] = 1;
+	buf[CTL_HEADER + CTL_ID + 1] = 1;
+	is(ctl_decode(buf, (size_t)n, &back, &err), -EPROTO, "257 hosts are refused");
+	like(err.message, "members.hosts", "by the field's name");
+	memset(&m.u, 0, sizeof(m.u));
+	m.type = CTL_APPLY;
+	memset(m.u.apply.secret, 's', CTL_ID);
+	m.u.apply.blob = ctl_str("B", 1);
+	m.u.apply.rank = 1;
+	m.u.apply.hosts = 2;
+	m.u.apply.reshuffle = 1;
+	m.u.apply.peers = ctl_str("p", 1);
+	is(CTL_APPLY, 16, "number of APPLY");
+	n = ctl_encode(&m, buf, sizeof(buf));
+	ok(n == (long)sizeof(apply) && !memcmp(buf, apply, sizeof(apply)),
+	   "APPLY has the bytes of the specification");
+	ok(!ctl_decode(buf, (size_t)n, &back, &err) && back.u.apply.rank == 1 &&
+		   back.u.apply.hosts == 2 && back.u.apply.reshuffle == 1 &&
+		   back.u.apply.peers.n == 1 && back.u.blob.blob.n == 1,
+	   "it decodes, and its beginning is that of a blob");
+	buf[n - 6] = 2;
+	is(ctl_decode(buf, (size_t)n, &back, &err), -EPROTO, "reshuffle is 0 or 1");
 }
 
 /* Every type: encode zeros, decode, encode again: equal bytes; every truncation is refused. */
@@ -162,6 +215,7 @@ int main(void)
 {
 	golden_hello();
 	golden_run_row();
+	golden_hosts();
 	every_type();
 	hostile();
 	return done();

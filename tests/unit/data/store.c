@@ -297,6 +297,53 @@ static void test_full_disk(void)
 		is(status, 0, "a full disk: ENOSPC with path, needed and free");
 }
 
+/* Chunks that were released: memory and file are free for others; the rest stays readable. */
+static void test_release(void)
+{
+	enum { N = 12000 };
+	struct store *s;
+	struct store_writer w = {0};
+	uint64_t *where = malloc(N * sizeof(*where)), full;
+	uint32_t n, right = 0, kept = 0;
+	struct stat before, after;
+	struct err err;
+	int rc = 0;
+
+	store_create(1 << 20, spill_dir, 4 << 20, 0, &s, &err);
+	for (n = 0; n < 4000 && !rc; n++)
+		rc = put(s, &w, n, 1000, &where[n], &err);
+	store_writer_close(s, &w);
+	full = store_memory(s);
+	fstat(spill_fd(), &before);
+	for (uint32_t k = 0; k < store_chunks(s); k++)
+		if (k != store_chunk(where[7]) && k != store_chunk(where[n - 1]))
+			store_release(s, k);
+	fstat(spill_fd(), &after);
+	ok(!rc && store_memory(s) < full / 4 && store_spilled(s) < 200000,
+	   "released: %llu bytes in memory, %llu in the file", (unsigned long long)store_memory(s),
+	   (unsigned long long)store_spilled(s));
+	ok(before.st_blocks > 2 * after.st_blocks, "the disk has %lld blocks back",
+	   (long long)(before.st_blocks - after.st_blocks));
+	for (uint32_t i = 0; i < n; i++) {
+		if (store_chunk(where[i]) != store_chunk(where[7]) &&
+		    store_chunk(where[i]) != store_chunk(where[n - 1]))
+			continue;
+		kept++;
+		right += same(s, i, 1000, where[i]);
+	}
+	ok(kept > 60 && right == kept, "the other two chunks stay (%u rows)", kept);
+	for (; n < 8000 && !rc; n++)
+		rc = put(s, &w, n, 1000, &where[n], &err);
+	ok(!rc, "as much again fits below spill_max");
+	for (; n < N && !rc; n++)
+		rc = put(s, &w, n, 1000, &where[n], &err);
+	is(rc, -ENOSPC, "... and not much more");
+	ok(n > 8500 && n < 9500, "(%u rows)", n);
+	store_writer_close(s, &w);
+	store_free(s);
+	free(where);
+}
+
 int main(void)
 {
 	if (!mkdtemp(spill_dir))
@@ -305,6 +352,7 @@ int main(void)
 	test_rows((uint64_t)256 << 20, false, "in memory");
 	test_rows(2 << 20, true, "spilled");
 	test_limits();
+	test_release();
 	test_faults();
 	test_full_disk();
 	rmdir(spill_dir);

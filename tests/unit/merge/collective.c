@@ -166,6 +166,34 @@ static void residuals(void)
 	ok(!memcmp(j.x[0], j.x[3], sizeof(j.x[0])), "the owner applies the rounded result too");
 }
 
+/* The same over the mesh, fewer of them: each makes a mesh of its own. */
+static void over(struct job *j, enum group_kind kind, uint64_t ring_from)
+{
+	static const uint64_t count[] = {0, 17, MOST};
+
+	if (!group_has(kind))
+		return;
+	j->ring_from = ring_from;
+	for (uint32_t n = 1; n <= 5; n += 2) {
+		uint64_t bad = 0;
+
+		for (size_t c = 0; c < 3; c++) {
+			j->count = count[c];
+			memset(j->out, 0xff, sizeof(j->out));
+			bad += group_run_on(kind, n, reduce, j) != 0;
+			for (uint64_t i = 0; i < j->count; i++)
+				for (uint32_t r = 0; r < n; r++)
+					bad += fabsf(j->out[r][i] - wanted(j, n, i)) >
+					       (ring_from == 1 ? 2e-6f : 0);
+			for (uint32_t r = 0; r < n; r++)
+				for (uint32_t p = 0; p < n; p++)
+					bad += j->gathered[r][p] != p;
+		}
+		ok(!bad, "%s, %s, %u ranks", group_name(kind), ring_from == 1 ? "ring" : "direct",
+		   n);
+	}
+}
+
 int main(void)
 {
 	static struct job j;
@@ -187,6 +215,11 @@ int main(void)
 	sizes(&j, "ring sum");
 	j.op = MERGE_OP_AVG;
 	sizes(&j, "ring avg");
+	j.op = MERGE_OP_SUM;
+	for (int kind = GROUP_TCP; kind < GROUP_KINDS; kind++) {
+		over(&j, (enum group_kind)kind, UINT64_MAX);
+		over(&j, (enum group_kind)kind, 1);
+	}
 	policies();
 	residuals();
 	return done();

@@ -16,6 +16,7 @@ struct job {
 	double distance[MAXN];
 	uint64_t ring_from;
 	bool no_samples;
+	enum group_kind kind;
 };
 
 static uint64_t samples_of(uint32_t r, int round)
@@ -150,7 +151,7 @@ static void check(const char *name, uint32_t n, const char *note, struct job *j,
 	bool same = true;
 
 	j->n = n;
-	is(group_run(n, run, j), 0, name);
+	is(group_run_on(j->kind, n, run, j), 0, name);
 	for (int i = 0; i < P; i++) {
 		naive(j, i, &model, x, &spread);
 		distance2 += spread;
@@ -237,9 +238,29 @@ static void ring(void)
 	free(j);
 }
 
+static void over_the_mesh(void)
+{
+	for (int kind = GROUP_TCP; kind < GROUP_KINDS; kind++) {
+		bool has = group_has((enum group_kind)kind);
+
+		for (uint32_t p = 0; has && merge_preset_name(p); p++) {
+			struct job *j = calloc(1, sizeof(*j));
+			const char *name = merge_preset_name(p);
+
+			j->kind = (enum group_kind)kind;
+			if (!merge_preset(name, 3, &j->c, NULL) && j->c.kind != MERGE_GRADIENT &&
+			    j->c.kind != MERGE_NONE && j->c.kind != MERGE_ADASUM)
+				check(name, 3, kind == GROUP_TCP ? " over TCP" : " over UCX", j,
+				      2e-6);
+			free(j);
+		}
+	}
+}
+
 int main(void)
 {
 	all_presets();
+	over_the_mesh();
 	momenta();
 	bf16_carry();
 	ring();

@@ -9,8 +9,33 @@
 #include <pthread.h>
 #include <errno.h>
 #include <stdint.h>
+#include <time.h>
 #include "../../../nccl_merge/merge.h"
 #include "../../tap.h"
+
+enum group_kind { GROUP_LOCAL, GROUP_TCP, GROUP_UCX, GROUP_KINDS };
+
+static inline const char *group_name(enum group_kind kind)
+{
+	return kind == GROUP_LOCAL ? "threads" : kind == GROUP_TCP ? "TCP" : "UCX";
+}
+
+/* false, with a skip that says why: this kind cannot be had here */
+static inline bool group_has(enum group_kind kind)
+{
+	struct merge_tcp_config c = {
+		.listen = "127.0.0.1", .transport = MERGE_TRANSPORT_UCX, .ucx_tls = "tcp,self"};
+	struct merge_net *net = NULL;
+	struct merge_error e;
+	int rc = kind == GROUP_UCX ? merge_tcp_open(&c, &net, &e) : 0;
+
+	merge_net_close(net);
+	if (rc == -ENOTSUP)
+		printf("ok %d - the same over UCX # SKIP no UCX: %s\n", ++tap_count, e.message);
+	else if (rc)
+		BAIL("%s", e.message);
+	return !rc;
+}
 
 struct rank {
 	struct merge_net *net;
@@ -19,29 +44,67 @@ struct rank {
 	struct merge_error error;
 	int rc;
 	void (*run)(struct rank *);
+	const struct merge_host *list; /* of a TCP net, to be connected */
 };
 
 static inline void *group_thread(void *p)
 {
 	struct rank *k = p;
+	struct timespec nap = {0, 20000000};
+	uint32_t met[MERGE_HOSTS_MAX];
 
-	k->run(k);
+	if (k->list)
+		k->rc = merge_tcp_connect(k->net, k->list, k->n, 1, &k->error);
+	/* nobody makes a fault while others still mesh */
+	if (!k->rc && k->list)
+		k->rc = merge_all_gather(k->net, &k->r, sizeof(k->r), met, &k->error);
+	if (k->list)
+		nanosleep(&nap, NULL);
+	if (!k->rc)
+		k->run(k);
 	merge_net_close(k->net);
 	return NULL;
 }
 
-/* The first error of a rank, or 0. */
-static inline int group_run(uint32_t n, void (*run)(struct rank *), void *arg)
+/* Meshes over loopback; what of config is given beyond the usual holds for all. */
+static inline void group_open(uint32_t n, const struct merge_tcp_config *config,
+			      struct merge_net *net[], struct merge_host *list)
 {
+	for (uint32_t i = 0; i < n; i++) {
+		struct merge_tcp_config c = *config;
+		struct merge_error e;
+
+		c.listen = "127.0.0.1";
+		c.self = i;
+		memset(c.secret, 7, sizeof(c.secret));
+		if (merge_tcp_open(&c, &net[i], &e))
+			BAIL("%s", e.message);
+		list[i] =
+			(struct merge_host){.address = "127.0.0.1", .port = merge_tcp_port(net[i])};
+		snprintf(list[i].name, sizeof(list[i].name), "alpha%u", i);
+	}
+}
+
+/* The first error of a rank, or 0. */
+static inline int group_run_on(enum group_kind kind, uint32_t n, void (*run)(struct rank *),
+			       void *arg)
+{
+	struct merge_tcp_config usual = {.transport = kind == GROUP_UCX ? MERGE_TRANSPORT_UCX
+									: MERGE_TRANSPORT_TCP,
+					 .ucx_tls = "tcp,self"};
 	struct merge_net *net[MERGE_HOSTS_MAX];
+	struct merge_host list[MERGE_HOSTS_MAX];
 	struct rank k[MERGE_HOSTS_MAX];
 	pthread_t t[MERGE_HOSTS_MAX];
 	int rc = 0;
 
-	if (merge_local_open(n, net, NULL))
+	if (kind != GROUP_LOCAL)
+		group_open(n, &usual, net, list);
+	else if (merge_local_open(n, net, NULL))
 		BAIL("no group of %u", n);
 	for (uint32_t i = 0; i < n; i++) {
 		k[i] = (struct rank){.net = net[i], .r = i, .n = n, .arg = arg, .run = run};
+		k[i].list = kind == GROUP_LOCAL ? NULL : list;
 		if (pthread_create(&t[i], NULL, group_thread, &k[i]))
 			BAIL("no thread");
 	}
@@ -53,6 +116,11 @@ static inline int group_run(uint32_t n, void (*run)(struct rank *), void *arg)
 		}
 	}
 	return rc;
+}
+
+static inline int group_run(uint32_t n, void (*run)(struct rank *), void *arg)
+{
+	return group_run_on(GROUP_LOCAL, n, run, arg);
 }
 
 static inline struct merge_table one_tensor(struct merge_tensor *t, uint64_t count)

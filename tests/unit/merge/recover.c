@@ -42,7 +42,8 @@ static void broken_close(struct merge_net *net)
 {
 }
 
-static const struct merge_net_ops broken_ops = {broken_round, broken_recover, broken_close};
+static const struct merge_net_ops broken_ops = {
+	.round = broken_round, .recover = broken_recover, .close = broken_close};
 
 struct job {
 	const char *preset;
@@ -145,20 +146,21 @@ static bool equal(const struct job *j)
 	return true;
 }
 
-static void gap(const char *preset, bool gradient, enum merge_momentum momentum)
+static void gap_on(enum group_kind kind, const char *preset, bool gradient,
+		   enum merge_momentum momentum)
 {
 	static struct job j, clean;
 	const char *name = gradient ? "gradient" : preset;
 
 	clean = (struct job){.preset = preset, .gradient = gradient, .momentum = momentum};
-	is(group_run(N, run, &clean), 0, name);
+	is(group_run_on(kind, N, run, &clean), 0, name);
 	for (unsigned mask = 1; mask < 8; mask++) {
 		bool good = true, same = true;
 
 		j = (struct job){.preset = preset, .gradient = gradient, .momentum = momentum};
 		for (int r = 0; r < N; r++)
 			j.fails[r] = mask >> r & 1;
-		if (group_run(N, run, &j))
+		if (group_run_on(kind, N, run, &j))
 			good = false;
 		for (int r = 0; r < N; r++) {
 			good &= j.fails[r] ? j.first[r] == -ECONNRESET && j.untouched[r]
@@ -174,6 +176,11 @@ static void gap(const char *preset, bool gradient, enum merge_momentum momentum)
 		ok(equal(&j) && same, "%s, failing ranks %u: the bits of a run without faults",
 		   name, mask);
 	}
+}
+
+static void gap(const char *preset, bool gradient, enum merge_momentum momentum)
+{
+	gap_on(GROUP_LOCAL, preset, gradient, momentum);
 }
 
 /* ---- a host that was away ----------------------------------------------------------------------
@@ -274,6 +281,13 @@ int main(void)
 	behind("average");
 	behind("diloco");
 	behind("easgd");
+	for (int kind = GROUP_TCP; kind < GROUP_KINDS; kind++) {
+		if (!group_has((enum group_kind)kind))
+			continue;
+		gap_on((enum group_kind)kind, "diloco", false, MERGE_KEEP);
+		gap_on((enum group_kind)kind, "adasum", false, MERGE_KEEP);
+		gap_on((enum group_kind)kind, "average", true, MERGE_KEEP);
+	}
 	different();
 	return done();
 }

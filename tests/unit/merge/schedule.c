@@ -44,6 +44,14 @@ static void presets(void)
 	merge_preset("easgd", 4, &c, NULL);
 	c.wire = MERGE_BF16;
 	is(merge_config_check(&c, 4, NULL), -EINVAL, "easgd does not send deltas");
+	c.kind = MERGE_GRADIENT;
+	is(merge_config_check(&c, 4, NULL), -EINVAL, "gradients are no deltas");
+	c.kind = MERGE_ADASUM;
+	is(merge_config_check(&c, 4, NULL), -EINVAL, "adasum would round at every halving");
+	c.kind = MERGE_AVERAGE;
+	is(merge_config_check(&c, 4, NULL), 0, "an average may send bf16");
+	c.slots = 5;
+	is(merge_config_check(&c, 4, NULL), -EINVAL, "more optimizer slots than there can be");
 	merge_preset("outer", 4, &c, NULL);
 	c.mu = NAN;
 	is(merge_config_check(&c, 4, NULL), -EINVAL, "mu is not a number");

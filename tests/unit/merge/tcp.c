@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tcp.c: the mesh over loopback, one thread per host: same results as the net of threads, direct
- * and ring, IPv6; refusals that name both hosts. Faults between processes are in tests/cluster.
+ * and ring, IPv6, rounds over UCX; refusals that name both hosts. Faults between processes are in
+ * tests/cluster.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../../../nccl_merge/tcp/tcp.h"
 #include "group.h"
 
 enum { MOST = 2000000, MAXN = 5 };
@@ -20,6 +23,7 @@ struct host {
 	float *in, *out, *again;
 	uint64_t count;
 	int rc;
+	void (*spoil)(struct host *h); /* after the mesh is built */
 	struct merge_error error;
 };
 
@@ -28,6 +32,8 @@ static void *host_main(void *p)
 	struct host *h = p;
 
 	h->rc = merge_tcp_connect(h->net, h->list, h->n, 1, &h->error);
+	if (!h->rc && h->spoil)
+		h->spoil(h);
 	for (int i = 0; i < 3 && !h->rc && h->count; i++)
 		h->rc = merge_all_reduce(h->net, h->in, i ? h->again : h->out, h->count,
 					 MERGE_OP_SUM, &h->error);
@@ -142,6 +148,30 @@ static void odd_mac(struct host *h)
 	h->c.no_mac = h->r == 1;
 }
 
+static void use_ucx(struct host *h)
+{
+	h->c.transport = MERGE_TRANSPORT_UCX;
+	h->c.ucx_tls = "tcp,self";
+}
+
+static void ucx_ring(struct host *h)
+{
+	use_ucx(h);
+	use_ring(h);
+}
+
+static void ucx_no_mac(struct host *h)
+{
+	use_ucx(h);
+	no_mac(h);
+}
+
+static void odd_transport(struct host *h)
+{
+	if (h->r == 1)
+		use_ucx(h);
+}
+
 static void odd_job(struct host *h)
 {
 	h->c.job[0] = h->r == 1;
@@ -157,6 +187,72 @@ static void refused(void (*change)(struct host *), const char *what, const char 
 		like(h[r].error.message, r ? "alpha0" : "alpha1", "the message names the other");
 		like(h[r].error.message, text, "and says why");
 	}
+	hosts_close(h, 2);
+}
+
+static void over_ucx(void)
+{
+	struct merge_tcp_config c = {.listen = "127.0.0.1",
+				     .transport = MERGE_TRANSPORT_UCX,
+				     .ucx_tls = "no_such_transport"};
+	struct sigaction before, after;
+	struct merge_net *net;
+	struct merge_error e;
+
+	if (!group_has(GROUP_UCX))
+		return;
+	values(2, "127.0.0.1", 1000, use_ucx, "UCX, direct");
+	values(3, "127.0.0.1", 300000, use_ucx, "UCX, direct");
+	values(5, "127.0.0.1", 17, use_ucx, "UCX, direct");
+	values(2, "127.0.0.1", 300000, ucx_ring, "UCX, ring");
+	values(4, "127.0.0.1", MOST, ucx_ring, "UCX, ring");
+	values(3, "127.0.0.1", 300000, ucx_no_mac, "UCX, without MAC");
+	refused(odd_transport, "another merge_transport", "merge_transport");
+	is(merge_tcp_open(&c, &net, &e), -EIO, "a transport that UCX does not know");
+	like(e.message, "UCX", "is named");
+	sigaction(SIGSEGV, NULL, &before);
+	c.ucx_tls = "tcp,self";
+	is(merge_tcp_open(&c, &net, &e), 0, "one that it knows");
+	sigaction(SIGSEGV, NULL, &after);
+	ok(before.sa_handler == after.sa_handler, "the handler of a crash is not taken over");
+	merge_net_close(net);
+}
+
+/* Its data frames carry the MAC of another key. */
+static void other_key(struct host *h)
+{
+	struct tcp_conn c = {.dialer = true};
+	struct tcp_mac *mac = &((struct tcp_net *)h->net)->peer[0].data.out;
+	uint64_t seq = mac->seq;
+
+	tcp_mac_close(mac);
+	tcp_mac_open(mac, h->c.secret, "another", &c);
+	mac->seq = seq;
+}
+
+static void forge(struct host *h)
+{
+	h->spoil = h->r == 1 ? other_key : NULL;
+}
+
+static void forge_ucx(struct host *h)
+{
+	use_ucx(h);
+	forge(h);
+}
+
+static void forged(void (*change)(struct host *), const char *name)
+{
+	struct host h[2];
+	bool used = false;
+
+	hosts_run(h, 2, "127.0.0.1", 1000, change);
+	is(h[0].rc, -EBADMSG, name);
+	like(h[0].error.message, "alpha1: a forged or damaged frame", "the sender is named");
+	ok(h[1].rc < 0, "%s: and told", name);
+	for (int i = 0; i < 496; i++) /* its own shard, in grains of 16: it summed nothing */
+		used |= h[0].out[i] != 0;
+	ok(!used, "%s: nothing of it was used", name);
 	hosts_close(h, 2);
 }
 
@@ -197,5 +293,9 @@ int main(void)
 	refused(odd_mac, "another merge_mac", "merge_mac");
 	refused(odd_job, "another job", "did not connect");
 	arguments();
+	forged(forge, "a frame with another key's MAC");
+	over_ucx();
+	if (group_has(GROUP_UCX))
+		forged(forge_ucx, "UCX, a frame with another key's MAC");
 	return done();
 }

@@ -38,7 +38,7 @@ static void defaults(void)
 {
 	is(parse("{}"), 0, "an empty spec");
 	ok(c.epochs == 10 && !c.batch_size && c.evaluate_every == 1 && c.accumulate == 1 &&
-		   c.replicas == 1 && c.seed == 0 && c.kind == CTL_TRAIN,
+		   c.replicas == 0 && c.seed == 0 && c.kind == CTL_TRAIN,
 	   "default counts");
 	ok(c.optimizer.kind == BACKEND_SGD && c.optimizer.momentum == .9f &&
 		   !c.optimizer.nesterov && c.learning_rate == .02 && c.optimizer.weight_decay == 0,
@@ -103,7 +103,18 @@ static void values(void)
 	TAKEN("{\"merge\": \"average\", \"merge_every\": 8, \"merge_momentum\": \"reset\", "
 	      "\"reshuffle\": \"off\", \"min_hosts\": 1}",
 	      !strcmp(c.merge, "average") && !strcmp(c.merge_every, "8"));
-	TAKEN("{\"merge_every\": \"2 epochs\"}", true);
+	TAKEN("{\"merge_every\": \"2 Epochs\"}", !strcmp(c.merge_every, "2 epochs"));
+	TAKEN("{\"merge\": \"SlowMo\", \"merge_mu\": 0.25, \"merge_eta\": 10, \"merge_warmup\": "
+	      "1.5}",
+	      !strcmp(c.merge, "slowmo") && c.merge_mu == .25 && c.merge_eta == 10 &&
+		      c.merge_warmup == 1.5 && isnan(c.merge_b));
+	TAKEN("{\"merge\": \"easgd\", \"merge_b\": 0.5}", c.merge_b == .5);
+	TAKEN("{\"merge\": \"trimmed_mean\", \"merge_trim\": 2, \"merge_wire\": \"bf16\"}",
+	      c.merge_trim == 2 && c.merge_wire == MERGE_BF16);
+	TAKEN("{\"replicas\": 64}", c.replicas == 64);
+	TAKEN("{\"devices\": \"cuda:0,2\"}", !strcmp(c.devices, "cuda:0,2") && !c.threads);
+	TAKEN("{\"devices\": \"cuda:all\", \"precision\": \"bf16\"}",
+	      c.precision == BACKEND_PRECISION_BF16);
 	TAKEN("{\"normalization\": \"standardize\"}", c.normalize == AGREE_STANDARDIZE);
 	TAKEN("{\"kind\": \"evaluate\"}", c.kind == CTL_EVALUATION);
 	TAKEN("{\"kind\": 1}", c.kind == CTL_PREDICTION);
@@ -111,6 +122,50 @@ static void values(void)
 	      "\"architecture\": \"lenet\", \"backend\": \"ref\"}",
 	      !strcmp(c.model_name, "m") && !strcmp(c.architecture, "lenet") &&
 		      !strcmp(c.backend, "ref"));
+}
+
+/* Every preset of the merge library is a value of merge, with its own settings under the spec's. */
+static void merges(void)
+{
+	struct merge_config m, want;
+	struct merge_error error;
+	const char *name;
+	uint32_t n = 0;
+	char spec[96];
+
+	train_config_free(&c);
+	for (; (name = merge_preset_name(n)); n++) {
+		snprintf(spec, sizeof(spec), "{\"merge\": \"%s\"}", name);
+		if (train_config_parse(spec, strlen(spec), &c, &err) ||
+		    train_config_merge(&c, 8, 20, &m, &err) || merge_preset(name, 8, &want, &error))
+			BAIL("%s: %s", name, err.message);
+		ok(m.kind == want.kind && m.every == want.every && m.unit == want.unit &&
+			   m.eta == want.eta && m.mu == want.mu && m.b == want.b &&
+			   m.momentum == want.momentum && m.default_warmup == want.default_warmup &&
+			   !m.warmup_given,
+		   "merge '%s' is the preset", name);
+		train_config_free(&c);
+	}
+	is(n, 15, "presets");
+	snprintf(spec, sizeof(spec), "{\"merge_warmup\": 0.5, \"merge_every\": \"3 epochs\"}");
+	if (train_config_parse(spec, strlen(spec), &c, &err) ||
+	    train_config_merge(&c, 2, 20, &m, &err))
+		BAIL("%s", err.message);
+	ok(m.kind == MERGE_AVERAGE && m.warmup_given && m.warmup == 10 && m.unit == MERGE_EPOCHS &&
+		   m.every == 3,
+	   "the default is average; half an epoch of 20 updates is 10");
+	ok(merge_schedule(&m, 9, 20) == MERGE_SYNC_STEP_LAST &&
+		   merge_schedule(&m, 59, 20) == MERGE_NOW &&
+		   merge_schedule(&m, 39, 20) == MERGE_LOCAL,
+	   "and the schedule follows");
+	train_config_free(&c);
+	snprintf(spec, sizeof(spec), "{\"merge\": \"median\"}");
+	if (train_config_parse(spec, strlen(spec), &c, &err))
+		BAIL("%s", err.message);
+	is(train_config_merge(&c, 2, 20, &m, &err), -EINVAL, "a median of two hosts");
+	like(err.message, "merge is 'median': this merge function needs at least 3 hosts",
+	     "is refused");
+	train_config_free(&c);
 }
 
 static void numbers(void)
@@ -134,7 +189,7 @@ static void numbers(void)
 		"validation_fraction is 1, must be a number in [0, 1)", NULL);
 	refused("{\"nesterov\": \"yes\"}", "nesterov is \"yes\", must be true or false", NULL);
 	refused("{\"from_logits\": 1}", "from_logits is 1, must be true, false or 'auto'", NULL);
-	refused("{\"replicas\": 2}", "replicas is 2, must be an integer in [1, 1]", NULL);
+	refused("{\"replicas\": 65}", "replicas is 65, must be an integer in [1, 64]", NULL);
 	refused("{\"architecture\": 3}", "architecture is 3, must be a text", NULL);
 }
 
@@ -146,12 +201,36 @@ static void names(void)
 	refused("{\"epoch\": 3}", "unknown argument 'epoch'", "Did you mean 'epochs'?");
 	refused("{\"leraning_rate\": 3}", "unknown argument", "'learning_rate'");
 	refused("{\"zzzzzz\": 3}", "unknown argument 'zzzzzz'", "gpu_cnn(7)");
-	refused("{\"precision\": \"bf16\"}", "precision is \"bf16\", must be 'f32'", NULL);
+	refused("{\"precision\": \"f8\"}",
+		"precision is \"f8\", must be one of 'f32', 'tf32', 'bf16', 'f16'", NULL);
 	refused("{\"merge\": \"avarage\"}", "merge is", "'average'");
 	refused("{\"merge_every\": \"often\"}", "merge_every is 'often'", NULL);
-	refused("{\"devices\": \"cuda:0\"}", "no CUDA back end", "'cpu'");
+	refused("{\"merge_every\": 0}", "merge_every is '0', must be a number of updates in [1, ",
+		NULL);
+	refused("{\"merge_mu\": 0.5}",
+		"merge_mu has no meaning with merge 'average', it belongs to outer", NULL);
+	refused("{\"merge\": \"outer\", \"merge_mu\": 1}",
+		"merge_mu is 1, must be a number in [0, 1)", NULL);
+	refused("{\"merge\": \"outer\", \"merge_eta\": 0}",
+		"merge_eta is 0, must be a number in (0, 10]", NULL);
+	refused("{\"merge_b\": 0.5}", "merge_b has no meaning", NULL);
+	refused("{\"merge\": \"median\", \"merge_trim\": 1}", "belongs to trimmed_mean", NULL);
+	refused("{\"merge\": \"gradient\", \"merge_every\": 4}", "merge_every has no meaning",
+		NULL);
+	refused("{\"merge\": \"none\", \"merge_warmup\": 1}", "merge_warmup has no meaning", NULL);
+	refused("{\"merge\": \"easgd\", \"merge_wire\": \"bf16\"}",
+		"merge_wire is 'bf16', must be 'f32' with merge 'easgd'", NULL);
+	refused("{\"merge_wire\": \"f16\"}", "merge_wire is \"f16\", must be one of", "'bf16'");
+	refused("{\"merge_warmup\": -1}", "merge_warmup is -1, must be a number in [0, 100000]",
+		NULL);
+	refused("{\"devices\": \"cuda:0,0\"}",
+		"numbers of GPUs with commas between them, each once", NULL);
+	refused("{\"devices\": \"cuda\"}", "must be 'cuda:all', or 'cuda:' and numbers", NULL);
 	refused("{\"devices\": \"cpu:0\"}", "integer in [1, 1024]", NULL);
-	refused("{\"devices\": \"none\"}", "must be 'auto', 'cpu' or 'cpu:N'", NULL);
+	refused("{\"devices\": \"none\"}",
+		"must be 'auto', 'cpu', 'cpu:N', 'cuda:I,J' or "
+		"'cuda:all'",
+		NULL);
 	refused("{\"backend\": \"cuda\"}", "backend is 'cuda', must be one of 'cpu', 'ref'", NULL);
 	refused("{\"normalization\": \"standard\"}",
 		"normalization is \"standard\", must be one of", NULL);
@@ -263,6 +342,7 @@ int main(void)
 {
 	defaults();
 	values();
+	merges();
 	numbers();
 	names();
 	texts();

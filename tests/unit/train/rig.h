@@ -36,10 +36,14 @@ struct rig {
 	struct train *train;
 	char *notice;
 	bool inference;
+	struct merge_net *net; /* several hosts: hosts.h */
+	void (*on_merge)(void *context, const struct merge_result *result);
+	void *context;
 };
 
 /* A network of Dense layers on a row of numbers, as Keras JSON: "dense:8:relu,dropout:25,
- * dense:3:softmax" (dropout in per cent). 64 inputs are an image of 8 x 8. malloc'd. */
+ * norm:90,dense:3:softmax" (dropout, and momentum of batch norm, in per cent); ridge is a dense
+ * layer with l2 = .05. 64 inputs are an image of 8 x 8. malloc'd. */
 static inline char *rig_dense(uint32_t inputs, const char *layers)
 {
 	size_t size = 8192, used;
@@ -63,13 +67,23 @@ static inline char *rig_dense(uint32_t inputs, const char *layers)
 						 ", {\"class_name\": \"Dropout\", \"config\": {"
 						 "\"name\": \"drop%u\", \"rate\": %g}}",
 						 k++, value / 100.0);
+		} else if (!strcmp(name, "norm")) {
+			used += (size_t)snprintf(json + used, size - used,
+						 ", {\"class_name\": \"BatchNormalization\", "
+						 "\"config\": {\"name\": \"norm%u\", \"momentum\": "
+						 "%g}}",
+						 k++, value / 100.0);
 		} else if (sscanf(layers, ":%31[a-z_]%n", activation, &n) == 1) {
 			layers += n;
-			used += (size_t)snprintf(json + used, size - used,
-						 ", {\"class_name\": \"Dense\", \"config\": {"
-						 "\"name\": \"dense%u\", \"units\": %u, "
-						 "\"activation\": \"%s\"}}",
-						 k++, value, activation);
+			used += (size_t)snprintf(
+				json + used, size - used,
+				", {\"class_name\": \"Dense\", \"config\": {\"name\": \"dense%u\", "
+				"\"units\": %u, \"activation\": \"%s\"%s}}",
+				k++, value, activation,
+				strcmp(name, "ridge") != 0
+					? ""
+					: ", \"kernel_regularizer\": {\"class_name\": \"L2\", "
+					  "\"config\": {\"l2\": 0.05}}");
 		}
 		layers += *layers == ',';
 	}
@@ -228,8 +242,17 @@ static inline int rig_model(struct rig *r, const char *architecture, const struc
 
 static inline struct train_setup rig_setup(const struct rig *r)
 {
-	return (struct train_setup){&r->config, r->model,   r->backend,
-				    r->data,	&r->agreed, r->inference};
+	return (struct train_setup){
+		.config = &r->config,
+		.model = r->model,
+		.backend = r->backend,
+		.data = r->data,
+		.agreed = &r->agreed,
+		.inference = r->inference,
+		.net = r->net,
+		.on_merge = r->on_merge,
+		.context = r->context,
+	};
 }
 
 /* Everything up to a training. On an error the rig is to be ended all the same. */

@@ -108,6 +108,12 @@ static void numeric(const char *backend)
 		"{\"backend\": \"%s\", \"batch_size\": 20, \"learning_rate\": 1e6, \"epochs\": 50}",
 		backend);
 	diverge("learning rate 1e6", spec, &rows, 1, 3);
+	snprintf(
+		spec, sizeof(spec),
+		"{\"backend\": \"%s\", \"batch_size\": 20, \"learning_rate\": 1.5, \"epochs\": 50, "
+		"\"model_average\": \"ema(decay=0.5)\", \"replicas\": 2}",
+		backend);
+	diverge("an average, two replicas", spec, &rows, 2, 50);
 }
 
 /* A pixel of 1e30 in a linear network: the loss is infinite at that row's step. */

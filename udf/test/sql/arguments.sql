@@ -31,7 +31,7 @@ SELECT d(a) FROM (VALUES ('epochs := 0'), ('epochs := -1'), ('epochs := 100001')
 	('augment := ''flop'''), ('epochs := 1, augment := ''flip, pad_crop=1, cutout=1'''), ('normalization := ''some'''),
 	('epochs := 1, normalization := ''standardize'''), ('normalizing_const := 0'), ('merge := ''mean'''),
 	('epochs := 1, merge := ''average'', merge_every := ''10'', reshuffle := ''auto'''), ('min_hosts := 0'),
-	('devices := ''gpu'''), ('replicas := 2'), ('"precision" := ''f16'''), ('seed := -1'), ('max_bad_rows := -1'), ('cache := false'),
+	('devices := ''gpu'''), ('replicas := 65'), ('"precision" := ''f16'''), ('seed := -1'), ('max_bad_rows := -1'), ('cache := false'),
 	('queue_timeout := ''NaN''::float8, epochs := 1'), ('validation_source := ''nothing'''),
 	('validation_source := ''img'', validation_fraction := 0.5'), ('warm_start := ''nothing'''), ('warm_start := ''img'''),
 	('sample_weight := ''nothing''')) AS v(a);

@@ -102,12 +102,12 @@ UPDATE two.fake_summary SET format_version = 99;
 SELECT gpu_cnn_predict('two.fake', '\x00'::bytea);
 
 -- another one's job: the secret and the owner's role are needed
-SELECT admitted, reason FROM gpu_cnn_begin(repeat('0', 32) || ':' || repeat('1', 32), 0, 1, 1, '{"architecture": "lenet"}') AS b(i, u, admitted, f, r, a, d, reason, n);
+SELECT admitted, reason FROM gpu_cnn_begin(repeat('0', 32) || ':' || repeat('1', 32), 0, 1, 1, '{"architecture": "lenet"}', '');
 RESET ROLE;
 -- (begun by regress_cnn_two; an orphan until somebody ends it)
 SET ROLE regress_cnn_one;
-SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('1', 32));
-SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('2', 32));
+SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('1', 32), '{0}');
+SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('2', 32), '{0}');
 SELECT * FROM gpu_cnn_agree(repeat('0', 32) || ':' || repeat('1', 32), '{0}');
 SELECT gpu_cnn_feed(repeat('0', 32) || ':' || repeat('1', 32), 0, id, image, label, NULL) FROM img;
 SELECT gpu_cnn_stop(repeat('0', 32));
@@ -121,12 +121,12 @@ REVOKE regress_cnn_two FROM regress_cnn_one;
 SET ROLE regress_cnn_admin;
 SELECT kind, state, role, own FROM gpu_cnn_progress();
 SET ROLE regress_cnn_two;
-SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('2', 32));
-SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('1', 32));
+SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('2', 32), '{0}');
+SELECT * FROM gpu_cnn_end(repeat('0', 32) || ':' || repeat('1', 32), '{0}');
 SELECT count(*) FROM gpu_cnn_progress();
 SELECT * FROM gpu_cnn_agree(repeat('0', 32) || ':' || repeat('1', 32), '{0}');
-SELECT * FROM gpu_cnn_run('nonsense', '{0}', 0, 1, 1, 0);
-SELECT * FROM gpu_cnn_run(NULL, '{0}', 0, 1, 1, 0);
+SELECT * FROM gpu_cnn_run('nonsense', '{0}', 0, 1, 1, 0, 0);
+SELECT * FROM gpu_cnn_run(NULL, '{0}', 0, 1, 1, 0, 0);
 SELECT * FROM gpu_cnn_put(repeat('0', 32) || ':' || repeat('1', 32), '{NULL}', 0, 0, 1, 0, '');
 -- a segment that is no speaker says nothing
 SELECT * FROM gpu_cnn_agree(repeat('0', 32) || ':' || repeat('1', 32), '{7}');

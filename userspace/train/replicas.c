@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+/*
+ * replicas.c: the copies of the network on this host. They share the rows of every step, sum their
+ * gradients, and apply the same update each, so that their parameters stay equal to the last bit;
+ * their batch-norm statistics are their own until they are pooled.
+ *
+ * How the gradients are summed is a small table, struct gradients: in the arenas where those are in
+ * host memory, through copies of them where they are on devices.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the table of tensors ---- */
+
+static void pair_statistics(struct train *t)
+{
+	for (uint32_t i = 0; i < t->graph->n_nodes; i++) {
+		const struct backend_node *node = &t->graph->node[i];
+		uint32_t mean, variance;
+
+		if (node->op != BACKEND_BATCHNORM || node->frozen || node->tensor[2] < 0 ||
+		    node->tensor[3] < 0)
+			continue;
+		mean = (uint32_t)node->tensor[2];
+		variance = (uint32_t)node->tensor[3];
+		t->tensor[mean].policy = MERGE_MEAN;
+		t->tensor[mean].pair = variance;
+		t->tensor[variance].policy = MERGE_VARIANCE;
+		t->tensor[variance].pair = mean;
+	}
+}
+
+int train_table_make(struct train *t, struct err *err)
+{
+	const struct backend_graph *g = t->graph;
+	struct merge_error error = {0};
+
+	t->tensor = calloc((size_t)g->n_tensors + 1, sizeof(*t->tensor));
+	if (!t->tensor)
+		return err_set(err, ERR_LIMIT, -ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < g->n_tensors; i++) {
+		const struct backend_tensor *from = &g->tensor[i];
+		struct merge_tensor *to = &t->tensor[i];
+
+		memcpy(to->name, from->name, sizeof(to->name));
+		to->statistic = from->arena == BACKEND_STAT;
+		to->policy = from->trainable ? MERGE_AVERAGED : MERGE_COPIED;
+		to->offset = from->offset;
+		to->count = from->count;
+	}
+	pair_statistics(t);
+	t->table = (struct merge_table){
+		.tensor = t->tensor,
+		.n = g->n_tensors,
+		.param_floats = g->param_floats,
+		.stat_floats = g->stat_floats,
+	};
+	if (merge_table_check(&t->table, &error))
+		return err_set(err, ERR_INTERNAL, -EINVAL, "the table of tensors: %s",
+			       error.message);
+	return 0;
+}
+
+/* ---- gradients ---- */
+
+/* In host memory: buckets are summed while the backward pass goes on. */
+static int sum_in_place(struct train *t, bool keep, struct err *err)
+{
+	struct merge_error error = {0};
+	int rc = 0;
+
+	for (uint32_t k = 0; !rc && k < t->replicas; k++)
+		rc = merge_intra_wait(t->intra, k, &error);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+}
+
+/* On devices: by way of host memory, with the same arithmetic. */
+static int sum_staged(struct train *t, bool keep, struct err *err)
+{
+	struct merge_error error = {0};
+	uint64_t n = t->graph->param_floats;
+	int rc = 0;
+
+	for (uint32_t k = 0; n && !rc && k < t->replicas; k++) {
+		rc = train_stage_in(t, k, BACKEND_GRAD, err);
+		if (rc)
+			return rc;
+		rc = merge_intra_bucket(t->intra, k, 0, n, &error);
+	}
+	if (rc)
+		return train_merge_err(t, err, rc, &error, "the all-reduce of the replicas");
+	rc = sum_in_place(t, keep, err);
+	for (uint32_t k = 0; !rc && !keep && k < t->replicas; k++)
+		rc = train_stage_out(t, k, BACKEND_GRAD, err);
+	return rc;
+}
+
+static const struct gradients in_place = {.announce = true, .reduce = sum_in_place};
+static const struct gradients staged = {.announce = false, .reduce = sum_staged};
+
+int train_replicas_open(struct train *t, struct err *err)
+{
+	float *arena[TRAIN_REPLICAS_MAX];
+	struct merge_intra_config config = {
+		.replicas = t->replicas,
+		.arena = arena,
+		.floats = t->graph->param_floats,
+		.buckets_max = 4 * t->graph->n_tensors + 64,
+	};
+	struct merge_error error = {0};
+	int rc = train_stage_open(t, err);
+
+	if (rc || t->replicas == 1)
+		return rc;
+	t->gradients = t->stage ? &staged : &in_place;
+	for (uint32_t k = 0; k < t->replicas; k++)
+		arena[k] = train_host_arena(t, k, BACKEND_GRAD);
+	rc = merge_intra_open(&config, &t->intra, &error);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+}
+
+void train_replicas_close(struct train *t)
+{
+	merge_intra_close(t->intra);
+	t->intra = NULL;
+	for (uint32_t k = 0; k < TRAIN_REPLICAS_MAX; k++)
+		if (t->replica[k])
+			backend_net_free(t->replica[k]);
+	memset(t->replica, 0, sizeof(t->replica));
+	t->net = NULL;
+	train_stage_close(t);
+}
+
+int train_replicas_reduce(struct train *t, bool keep, struct err *err)
+{
+	if (t->intra)
+		return t->gradients->reduce(t, keep, err);
+	return keep ? train_stage_in(t, 0, BACKEND_GRAD, err) : 0;
+}
+
+/* ---- state ---- */
+
+int train_replicas_pool(struct train *t, float *out, struct err *err)
+{
+	const float *stat[TRAIN_REPLICAS_MAX];
+	int rc;
+
+	if (!t->graph->stat_floats)
+		return 0;
+	rc = backend_read(t->net, BACKEND_STAT, 0, t->graph->stat_floats, out);
+	if (rc)
+		return train_device_err(t, 0, err, rc, "reading statistics");
+	if (t->replicas == 1)
+		return 0;
+	for (uint32_t k = 0; k < t->replicas; k++) {
+		rc = train_stage_in(t, k, BACKEND_STAT, err);
+		if (rc)
+			return rc;
+		stat[k] = train_host_arena(t, k, BACKEND_STAT);
+	}
+	merge_statistics(&t->table, t->replicas, stat, t->replica_rows, out);
+	return 0;
+}
+
+static int spread(struct train *t, enum backend_arena arena, uint64_t floats, struct err *err)
+{
+	float *from = floats ? train_host_arena(t, 0, arena) : NULL;
+	int rc = 0;
+
+	if (!from)
+		return 0;
+	for (uint32_t k = 1; k < t->replicas; k++)
+		if (train_host_arena(t, k, arena) != from)
+			memcpy(train_host_arena(t, k, arena), from, floats * sizeof(float));
+	for (uint32_t k = 0; !rc && k < t->replicas; k++) {
+		rc = train_stage_out(t, k, arena, err);
+		if (!t->stage)
+			backend_touch(t->replica[k], arena);
+	}
+	return rc;
+}
+
+int train_replicas_spread(struct train *t, bool grad, bool slots, struct err *err)
+{
+	const struct backend_graph *g = t->graph;
+	int rc;
+
+	if (grad)
+		return spread(t, BACKEND_GRAD, g->param_floats, err);
+	rc = spread(t, BACKEND_PARAM, g->param_floats, err);
+	if (!rc)
+		rc = spread(t, BACKEND_STAT, g->stat_floats, err);
+	if (!rc && slots)
+		rc = spread(t, BACKEND_SLOT, g->param_floats * t->slots, err);
+	memset(t->replica_rows, 0, sizeof(t->replica_rows));
+	return rc;
+}
