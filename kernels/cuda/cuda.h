@@ -24,7 +24,7 @@ struct cuda_backend {
 	struct backend base;
 	int device, capability, multiprocessors;
 	enum cuda_type type; /* of activations */
-	bool lost;
+	bool lost, hung; /* hung: something on it never ends */
 	uint32_t timeout_ms;
 	uint64_t bytes; /* device memory held */
 	cudnnHandle_t dnn;
@@ -295,7 +295,7 @@ struct sequence {
 };
 int record_run(struct cuda_net *net, struct shape *shape, const struct key *key,
 	       const struct sequence *sequence, struct backend_error *error);
-void record_free(struct shape *shape);
+void record_free(struct shape *shape, bool hung);
 int shape_make(struct cuda_net *net, uint32_t n, bool products, struct shape **out,
 	       struct backend_error *error);
 /* One of the shapes that are kept, or a new one in place of the oldest. */

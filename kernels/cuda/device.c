@@ -154,6 +154,7 @@ int cuda_wait(struct cuda_backend *gpu, cudaEvent_t event, const char *what,
 		spent = now_ns() - begin;
 		if (spent > gpu->timeout_ms * 1000000ull) {
 			snprintf(why, sizeof(why), "no end after %u ms", gpu->timeout_ms);
+			gpu->hung = true;
 			return lost(gpu, what, why, error);
 		}
 		if (spent < SPIN_NS)
@@ -170,16 +171,17 @@ static void cuda_close(struct backend *backend)
 {
 	struct cuda_backend *gpu = (struct cuda_backend *)backend;
 
-	if (!cudaSetDevice(gpu->device)) {
-		if (gpu->relu)
-			cudnnDestroyActivationDescriptor(gpu->relu);
-		if (gpu->identity)
-			cudnnDestroyActivationDescriptor(gpu->identity);
-		if (gpu->dnn)
-			cudnnDestroy(gpu->dnn);
-		if (gpu->lt)
-			cublasLtDestroy(gpu->lt);
-	}
+	/* makes the device current, though it may tell an old error */
+	cudaSetDevice(gpu->device);
+	if (gpu->relu)
+		cudnnDestroyActivationDescriptor(gpu->relu);
+	if (gpu->identity)
+		cudnnDestroyActivationDescriptor(gpu->identity);
+	/* a handle's end waits for the device; where that never comes, all goes with the context */
+	if (gpu->dnn && !gpu->hung)
+		cudnnDestroy(gpu->dnn);
+	if (gpu->lt && !gpu->hung)
+		cublasLtDestroy(gpu->lt);
 	if (gpu->lost)
 		cudaDeviceReset();
 	cudaGetLastError();

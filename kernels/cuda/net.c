@@ -401,10 +401,22 @@ static int prepare(struct cuda_net *net, struct backend *backend, const struct b
 	return rc;
 }
 
+/* What lies on a hung device goes with its context, when the back end is closed: a call that frees
+ * something would wait for ever. */
+static void abandon(struct cuda_net *net)
+{
+	for (int i = 0; i < SLOTS; i++)
+		free(net->slot[i].x);
+	net->gpu->bytes -= net->memory_bytes + net->resident_bytes;
+	for (uint32_t i = 0; i < SHAPES_MAX; i++)
+		shape_free(net, net->shape[i]);
+	shape_free(net, net->no_rows);
+	conv_release(net);
+}
+
 static void release(struct cuda_net *net)
 {
-	bool device = !cudaSetDevice(net->gpu->device);
-
+	cudaSetDevice(net->gpu->device); /* current, though it may tell an old error */
 	for (uint32_t i = 0; i < SHAPES_MAX; i++)
 		shape_free(net, net->shape[i]);
 	shape_free(net, net->no_rows);
@@ -432,8 +444,7 @@ static void release(struct cuda_net *net)
 		cuda_release(net->gpu, net->arena[BACKEND_GRAD], gradient_bytes(net));
 	if (net->pinned)
 		cudaFreeHost(net->pinned);
-	if (device)
-		cudaGetLastError();
+	cudaGetLastError();
 }
 
 /* Nothing may be freed under the device's hands. */
@@ -453,7 +464,10 @@ void cuda_free(struct backend_net *base)
 
 	if (net->ready) {
 		drain(net);
-		release(net);
+		if (net->gpu->hung)
+			abandon(net);
+		else
+			release(net);
 		free(net->bucket_ready);
 		free(net->packed_at);
 		free(net->rescale);

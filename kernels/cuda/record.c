@@ -11,13 +11,13 @@
 
 /* ---- shapes --------------------------------------------------------------------------------- */
 
-void record_free(struct shape *shape)
+void record_free(struct shape *shape, bool hung)
 {
 	for (uint32_t i = 0; i < shape->n_recordings; i++) {
 		struct recording *r = &shape->recording[i];
 
 		for (uint32_t k = 0; r->segment && k < r->n; k++)
-			if (r->segment[k])
+			if (r->segment[k] && !hung)
 				cudaGraphExecDestroy(r->segment[k]);
 		free(r->segment);
 	}
@@ -28,7 +28,7 @@ void shape_free(struct cuda_net *net, struct shape *shape)
 {
 	if (!shape)
 		return;
-	record_free(shape);
+	record_free(shape, net->gpu->hung);
 	for (uint32_t i = 0; i < net->plan.n_groups; i++) {
 		if (shape->conv)
 			conv_shape_free(&shape->conv[i]);
@@ -108,7 +108,7 @@ static struct recording *recording_of(struct shape *shape, const struct key *key
 		if (!memcmp(&shape->recording[i].key, key, sizeof(*key)))
 			return &shape->recording[i];
 	if (shape->n_recordings == RECORDINGS_MAX)
-		record_free(shape); /* loss scales that have passed */
+		record_free(shape, false); /* loss scales that have passed */
 	r = &shape->recording[shape->n_recordings++];
 	memset(r, 0, sizeof(*r));
 	r->key = *key;
