@@ -115,7 +115,7 @@ bench-ring-boot: $(KMOD)/guest/cnnring.ko $(KMOD)/guest/bench $(KMOD)/guest/vmex
 
 # Kernels that look at themselves: see docs/kernel-module.md. Built once (a quarter of an hour each), then kept.
 KERNEL_BEDS ?= uml kasan kcsan
-FUZZ_SECONDS ?= 600
+KMOD_FUZZ_SECONDS ?= 600
 PLANT_uml := lock_order,use_after_free,out_of_bounds
 PLANT_kasan := lock_order,use_after_free,out_of_bounds,shift,sleep,leak
 PLANT_kcsan := race,lock_order,sleep
@@ -133,12 +133,12 @@ BED_NTH := $(if $(filter uml kasan,$(KERNEL_BED)),nth)
 check-kmod-bed: check-kmod-build $(BED_NTH:%=$(KMOD)/guest/t/%)
 	VM_RUN=planted VM_SECONDS=3000 $(KMOD_BOOT) kasan_multi_shot CNN_PLANT=$(PLANT_$(KERNEL_BED)); code=$$?; \
 	tests/harness $(KMOD)/run.planted/planted && exit $$code
-	VM_SECONDS=$$(($(FUZZ_SECONDS) + 3000)) $(KMOD_BOOT) CNNRING_SECONDS=$(FUZZ_SECONDS) $(if $(FUZZ_SEED),CNNRING_SEED=$(FUZZ_SEED)); code=$$?; \
+	VM_SECONDS=$$(($(KMOD_FUZZ_SECONDS) + 3000)) $(KMOD_BOOT) CNNRING_SECONDS=$(KMOD_FUZZ_SECONDS) $(if $(KMOD_FUZZ_SEED),CNNRING_SEED=$(KMOD_FUZZ_SEED)); code=$$?; \
 	tests/harness $(foreach t,$(KSFT) $(BED_NTH) $(KMOD_RING_BIN:$(KMOD)/guest/t/%=%) machine,$(KMOD)/run/$t) && exit $$code
 $(KERNEL_BEDS:%=check-kmod-%): check-kmod-%:
 	tests/setup/packages.sh kmod-san
 	$(MAKE) KERNEL_BED=$* check-kmod-bed
-check-kmod-san: $(KERNEL_BEDS:%=check-kmod-%) ## the module under KASAN, lockdep, kmemleak, KCSAN, failing allocations; fuzzed (hours, FUZZ_SECONDS=600)
+check-kmod-san: $(KERNEL_BEDS:%=check-kmod-%) ## the module under KASAN, lockdep, kmemleak, KCSAN, failing allocations; fuzzed (hours, KMOD_FUZZ_SECONDS=600)
 
 # Sources for dkms, the udev rule, the manual. Not part of `make install`: a host can do without the module.
 .PHONY: install-kmod
