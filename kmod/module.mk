@@ -138,7 +138,7 @@ check-kmod-bed: check-kmod-build $(BED_NTH:%=$(KMOD)/guest/t/%)
 $(KERNEL_BEDS:%=check-kmod-%): check-kmod-%:
 	tests/setup/packages.sh kmod-san
 	$(MAKE) KERNEL_BED=$* check-kmod-bed
-check-kmod-san: $(KERNEL_BEDS:%=check-kmod-%) ## the module under KASAN, lockdep, kmemleak, KCSAN, failing allocations; fuzzed (hours, KMOD_FUZZ_SECONDS=600)
+check-kmod-san: $(KERNEL_BEDS:%=check-kmod-%) ## the module under KASAN, lockdep, kmemleak, KCSAN, failing allocations; fuzzed (an hour, KMOD_FUZZ_SECONDS=600)
 
 # Sources for dkms, the udev rule, the manual. Not part of `make install`: a host can do without the module.
 .PHONY: install-kmod
