@@ -76,7 +76,7 @@ static void test_start(struct lab *lab)
 	if (LAB_SANITIZER)
 		ok(true, "started (%.3f s under a sanitizer)", lab->started);
 	else
-		ok(lab->started < .3, "the socket answers %.3f s after the start", lab->started);
+		ok(lab->started < 2, "the socket answers %.3f s after the start", lab->started);
 	ok(!stat(lab->socket, &st) && S_ISSOCK(st.st_mode) && (st.st_mode & 07777) == 0660,
 	   "the socket has mode 0660");
 	is(st.st_gid, getegid(), "  and the process's own group");

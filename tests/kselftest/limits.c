@@ -192,6 +192,21 @@ TEST_F(limits, total_bytes_race)
 	}
 }
 
+/* MiB of the machine's memory that nobody uses, -1: not known. */
+static long free_mb(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char key[32], line[128];
+	long kb, found = -1;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%31s %ld", key, &kb) == 2 && !strcmp(key, "MemFree:"))
+			found = kb >> 10;
+	if (f)
+		fclose(f);
+	return found;
+}
+
 static void create_in_turn(int told, uint64_t bytes, uint32_t flags)
 {
 	const struct rlimit limit = {ALL(bytes) + MB, ALL(bytes) + MB};
@@ -224,6 +239,7 @@ TEST_F(limits, killed_while_creating)
 	int in_the_middle = 0;
 	unsigned int seed = 7;
 	long long refused = stat_of("refused");
+	long before = free_mb();
 
 	ASSERT_EQ(set_parameter("total_bytes", ALL(bytes) + MB), 0);
 	for (int i = 0; i < 30; i++) {
@@ -248,6 +264,9 @@ TEST_F(limits, killed_while_creating)
 	       stat_of("refused") - refused);
 	EXPECT_GT(in_the_middle, 0);
 	EXPECT_GT(stat_of("refused"), refused);
+	/* what the counters call free is free */
+	EXPECT_LT(before - free_mb(), 32)
+	TH_LOG("%ld MiB free, %ld before", free_mb(), before);
 }
 
 TEST_F(limits, memory_of_the_machine)

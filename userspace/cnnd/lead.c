@@ -44,6 +44,7 @@ static void fill_beat(const struct lead *lead, struct wire_frame *f)
 	f->type = WIRE_BEAT;
 	f->epoch = lead->epoch;
 	f->host = WIRE_NO_HOST;
+	f->ready = lead->vote.asked_ms != 0;
 	for (uint32_t i = 0; i < lead->vote.hosts; i++)
 		if (lead->vote.host[i].member)
 			wire_add(f->set, i);
@@ -311,6 +312,7 @@ static void take_question(struct lead *lead, struct lead_member *k, const struct
 	if (!lead->vote.asked_ms) {
 		lead->vote.asked_ms = now_ms();
 		snprintf(lead->why, sizeof(lead->why), "%s", f->text);
+		lead_beat_all(lead); /* who has nothing to do now would not notice */
 	}
 	lead_tag(lead, &tag);
 	log_info(&tag, "host %s asks who goes on: %s", name_of(lead, k->rank), f->text);

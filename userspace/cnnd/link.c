@@ -28,6 +28,7 @@ struct link {
 	bool greeted; /* conn's greeting is done */
 	uint32_t rank;
 	bool ready, silent;
+	bool vote; /* the others ask the leader who goes on */
 
 	/* the leader's last word */
 	uint32_t epoch;
@@ -155,16 +156,25 @@ void link_conn_ended(struct link *link, int code)
 		link->address, link->port, code ? strerror(code) : "it closed the connection");
 }
 
+bool link_vote(const struct link *link)
+{
+	return link->vote;
+}
+
 /* ---- the leader's word ---- */
 
 static void take_membership(struct link *link, const struct wire_frame *f)
 {
+	if (f->ready && f->epoch == link->epoch && !link->vote) {
+		link->vote = true;
+		pthread_cond_broadcast(&link->job->wake);
+	}
 	if (f->epoch <= link->epoch)
 		return;
 	link->epoch = f->epoch;
 	memcpy(link->set, f->set, WIRE_SET);
 	memcpy(link->why, f->text, sizeof(link->why));
-	link->asking = false;
+	link->asking = link->vote = false;
 	pthread_cond_broadcast(&link->job->wake);
 	if (link->rank != WIRE_NO_HOST && !wire_in(link->set, link->rank))
 		job_end(link->job, ERR_LOST, "the others go on without this host: %s", link->why);

@@ -34,6 +34,8 @@ void link_hold(struct job *job);
 /* The job has ended: tells the leader why and lets the link go. */
 void link_close(struct job *job);
 struct link *link_next(const struct link *link);
+/* The other members have met a fault and wait until this one asks the leader, too. */
+bool link_vote(const struct link *link);
 bool link_hello(struct link *link, struct wire *w, uint8_t out[WIRE_HELLO]);
 void link_greeted(struct link *link);
 /* code: of wire_step. */

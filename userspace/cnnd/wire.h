@@ -42,7 +42,7 @@ enum wire_type {
 
 struct wire_frame {
 	uint8_t type;	       /* enum wire_type */
-	uint8_t ready;	       /* member: it has come through APPLY */
+	uint8_t ready;	       /* member: it has come through APPLY; leader: a vote is on */
 	uint8_t silent;	       /* ASK: those believed lost were silent for too long */
 	uint8_t kind;	       /* enum err_kind */
 	uint32_t epoch;	       /* of the membership; ASK: of the mesh that failed */

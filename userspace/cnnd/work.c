@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "link.h"
 #include "log.h"
 
 static const struct {
@@ -112,6 +113,26 @@ static void serve(struct job *job, struct call *c)
 	}
 }
 
+/*
+ * A fault in the last merge of a run: one host has made it and is idle, another has not and needs
+ * the first one to learn that it has been made.
+ */
+static bool must_settle(const struct job *job)
+{
+	return job->uplink && job->train && job->kind == CTL_TRAIN && link_vote(job->uplink);
+}
+
+static void settle(struct job *job)
+{
+	struct err err = {0};
+
+	if (!train_settle(job->train, &err))
+		return;
+	pthread_mutex_lock(&job->daemon->lock);
+	job_end(job, err.kind, "%s", err.message);
+	pthread_mutex_unlock(&job->daemon->lock);
+}
+
 void *work_thread(void *arg)
 {
 	struct job *job = arg;
@@ -120,6 +141,14 @@ void *work_thread(void *arg)
 
 	pthread_mutex_lock(&d->lock);
 	while (!job->ended) {
+		if (must_settle(job)) {
+			job->wait = "the hosts that are left";
+			pthread_mutex_unlock(&d->lock);
+			settle(job);
+			pthread_mutex_lock(&d->lock);
+			job->wait = NULL;
+			continue;
+		}
 		c = TAILQ_FIRST(&job->queue);
 		if (!c) {
 			pthread_cond_wait(&job->wake, &d->lock);

@@ -263,6 +263,23 @@ int train_hosts_copy(struct train *t, const float *stat, struct err *err)
 	return 0;
 }
 
+int train_settle(struct train *t, struct err *err)
+{
+	struct merge_error error = {.code = -ECONNRESET, .host = MERGE_NO_HOST};
+	struct merge_result result;
+	bool made = false;
+	int rc;
+
+	if (!t->hosts || !t->hosts->merge)
+		return 0;
+	snprintf(error.message, sizeof(error.message), "a fault between two runs");
+	rc = recover(t, t->hosts->done + 1, &error, &made, &result, err);
+	if (!rc && made)
+		rc = err_set(err, ERR_INTERNAL, -EPROTO,
+			     "merging: a call was made without this host");
+	return rc;
+}
+
 struct merge_call {
 	bool gradient;
 	double lr;

@@ -202,6 +202,11 @@ void train_apply_ok(const struct train *train, struct ctl_apply_ok *out);
  * row's note is valid until the next call. -ECANCELED after cancel. */
 int train_run(struct train *train, const struct ctl_run *run, struct ctl_run_row *row,
 	      struct err *err);
+/*
+ * Between two runs, when the other hosts have met a fault: recovers with them, so that one that had
+ * not finished the last call of the run learns that it was made. On an error the job cannot go on.
+ */
+int train_settle(struct train *train, struct err *err);
 void train_stop(struct train *train);	/* finish this step, evaluate, return the row */
 void train_cancel(struct train *train); /* return at once */
 struct train_progress {

@@ -127,6 +127,18 @@ static int shaky_round(struct merge_net *net, struct merge_round *round, struct 
 	return good ? 0 : merge_fail(error, -ECONNRESET, culprit, "made to fail");
 }
 
+/* There was a fault that this host has not heard of. */
+static inline bool shaky_broken(struct merge_net *net)
+{
+	struct shaky *s = (struct shaky *)net;
+	bool broken;
+
+	pthread_mutex_lock(&s->g->lock);
+	broken = s->g->fault != s->seen;
+	pthread_mutex_unlock(&s->g->lock);
+	return broken;
+}
+
 static int shaky_recover(struct merge_net *net, struct merge_error *error)
 {
 	struct shaky *s = (struct shaky *)net;
