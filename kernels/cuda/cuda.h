@@ -24,7 +24,7 @@ struct cuda_backend {
 	struct backend base;
 	int device, capability, multiprocessors;
 	enum cuda_type type; /* of activations */
-	bool lost, hung; /* hung: something on it never ends */
+	bool lost, hung;     /* hung: something on it never ends */
 	uint32_t timeout_ms;
 	uint64_t bytes; /* device memory held */
 	cudnnHandle_t dnn;
@@ -315,6 +315,14 @@ int cuda_evaluate(struct backend_net *net, const float *param, const float *stat
 		  const struct backend_batch *batch, struct backend_sums *sums, float *outputs,
 		  struct backend_error *error);
 double cuda_penalty(struct backend_net *net);
+
+/* packed.c: offsets of the packed copies and, in *tile, the table of tiles */
+int packed_plan(struct cuda_net *net, struct pack_tile **tile, struct backend_error *error);
+
+/* tables.c: their sizes; their contents to the device; the arguments of the optimizer */
+void tables_count(struct cuda_net *net);
+int tables_upload(struct cuda_net *net, const struct pack_tile *tile, struct backend_error *error);
+void tables_use(struct cuda_net *net);
 
 /* arith.c */
 int cuda_merge(struct backend *backend, const struct backend_merge *merge,

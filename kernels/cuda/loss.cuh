@@ -6,6 +6,7 @@
 #include "device.cuh"
 
 #define LOSS_EPSILON 1e-7f
+#define LOG_EPSILON -16.118095650958319f
 
 /* One row of the batch. */
 struct loss_row {
@@ -104,7 +105,7 @@ DEVICE double place_probability(const struct loss_args &a, const struct loss_row
 /* One output of the losses that are a mean over outputs; *g = dl/dz */
 DEVICE float element_loss(const struct loss_args &a, float z, float y, float *g)
 {
-	float p;
+	float p, log_p, log_q;
 
 	switch (a.loss) {
 	case BACKEND_MSE:
@@ -121,7 +122,10 @@ DEVICE float element_loss(const struct loss_args &a, float z, float y, float *g)
 		}
 		p = clipped(z);
 		*g = p != z ? 0.0f : (1.0f - y) / (1.0f - p) - y / p;
-		return -(y * logf(p) + (1.0f - y) * log1pf(-p));
+		/* 1 - 1e-7 is 1 - 1.19e-7 in f32: where p is cut, the logarithm is the cut's */
+		log_p = z < LOSS_EPSILON ? LOG_EPSILON : logf(p);
+		log_q = z > 1.0f - LOSS_EPSILON ? LOG_EPSILON : log1pf(-p);
+		return -(y * log_p + (1.0f - y) * log_q);
 	}
 }
 

@@ -12,192 +12,11 @@
 #define ALIGN 256ull
 #define BOUNCE (4ull << 20)
 #define CONV_WORKSPACE_MAX (256ull << 20)
-#define CHUNK 4096u /* floats of the arena for one block of threads */
 #define REGIONS_MAX 40
 
 static uint64_t align(uint64_t bytes)
 {
 	return (bytes + ALIGN - 1) & ~(ALIGN - 1);
-}
-
-/* ---- packed copies --------------------------------------------------------------------------- */
-
-/* A tensor that a group wants packed: filters of convolutions always, what goes into a product of
- * another type than f32 too. */
-static bool wants_packed(const struct cuda_net *net, const struct group *g, int k)
-{
-	if (net_node(net, g->node)->tensor[k] < 0)
-		return false;
-	if (g->kind == GROUP_CONV && k == 0)
-		return true;
-	return net->gpu->type != CUDA_T_F32 && (g->kind == GROUP_CONV || g->kind == GROUP_DENSE);
-}
-
-static uint32_t tiles_of(const struct backend_tensor *t, bool transposed)
-{
-	uint64_t cols = t->dim[t->rank - 1], rows = t->count / cols;
-
-	if (!transposed)
-		return (uint32_t)((t->count + 1023) / 1024);
-	return (uint32_t)(((rows + 31) / 32) * ((cols + 31) / 32));
-}
-
-/* use[t]: 0 not packed, 1 copied, 2 transposed */
-static int packed_uses(struct cuda_net *net, uint8_t *use, struct backend_error *error)
-{
-	for (uint32_t i = 0; i < net->plan.n_groups; i++)
-		for (int k = 0; k < 2; k++) {
-			const struct group *g = &net->plan.group[i];
-			int32_t t = net_node(net, g->node)->tensor[k];
-			uint8_t how = g->kind == GROUP_CONV && k == 0 ? 2 : 1;
-
-			if (!wants_packed(net, g, k))
-				continue;
-			if (use[t] && use[t] != how)
-				return backend_fail(error, -EOPNOTSUPP,
-						    "tensor %s is the filter of layers of "
-						    "different kinds",
-						    net->base.graph.tensor[t].name);
-			use[t] = how;
-		}
-	return 0;
-}
-
-static void add_tiles(struct cuda_net *net, struct pack_tile *tile, uint32_t *n, uint32_t index,
-		      bool transposed)
-{
-	const struct backend_tensor *t = &net->base.graph.tensor[index];
-	uint32_t cols = t->dim[t->rank - 1], rows = (uint32_t)(t->count / cols);
-	struct pack_tile one = {.from = t->offset, .to = net->packed_at[index]};
-
-	if (!transposed) {
-		one.rows = (uint32_t)t->count;
-		for (; (uint64_t)one.row * 1024 < t->count; one.row++)
-			tile[(*n)++] = one;
-		return;
-	}
-	one.rows = rows;
-	one.cols = cols;
-	for (one.row = 0; one.row < rows; one.row += 32)
-		for (one.col = 0; one.col < cols; one.col += 32)
-			tile[(*n)++] = one;
-}
-
-/* Offsets of the packed copies and, where tile is given, the table of tiles. */
-static int plan_packed(struct cuda_net *net, struct pack_tile **tile, struct backend_error *error)
-{
-	const struct backend_graph *graph = &net->base.graph;
-	uint8_t *use = calloc(graph->n_tensors + 1, 1);
-	uint32_t n = 0;
-	int rc;
-
-	net->packed_at = malloc((graph->n_tensors + 1) * sizeof(*net->packed_at));
-	if (!use || !net->packed_at) {
-		free(use);
-		return backend_fail(error, -ENOMEM, "no memory for the table of tensors");
-	}
-	rc = packed_uses(net, use, error);
-	for (uint32_t t = 0; t < graph->n_tensors && !rc; t++) {
-		net->packed_at[t] = UINT64_MAX;
-		if (!use[t])
-			continue;
-		if (graph->tensor[t].count > UINT32_MAX)
-			rc = backend_fail(error, -EOPNOTSUPP, "tensor %s is too large for a GPU",
-					  graph->tensor[t].name);
-		net->packed_at[t] = net->packed_elements;
-		net->packed_elements +=
-			align(graph->tensor[t].count * net->plan.element) / net->plan.element;
-		net->n_tiles += tiles_of(&graph->tensor[t], use[t] == 2);
-	}
-	*tile = rc ? NULL : malloc((net->n_tiles + 1) * sizeof(**tile));
-	for (uint32_t t = 0; *tile && t < graph->n_tensors; t++)
-		if (use[t])
-			add_tiles(net, *tile, &n, t, use[t] == 2);
-	free(use);
-	if (!rc && !*tile)
-		rc = backend_fail(error, -ENOMEM, "no memory for the table of tiles");
-	return rc;
-}
-
-/* ---- optimizer ------------------------------------------------------------------------------ */
-
-static bool takes_part(const struct backend_tensor *t)
-{
-	return t->arena == BACKEND_PARAM && t->trainable;
-}
-
-static void count_chunks(struct cuda_net *net)
-{
-	const struct backend_graph *graph = &net->base.graph;
-
-	for (uint32_t i = 0; i < graph->n_tensors && net->plan.training; i++) {
-		if (!takes_part(&graph->tensor[i]))
-			continue;
-		net->update.tensors++;
-		net->update.chunks += (uint32_t)((graph->tensor[i].count + CHUNK - 1) / CHUNK);
-	}
-}
-
-/* Fills tables of the sizes that count_chunks found. */
-static void fill_chunks(const struct cuda_net *net, struct param_chunk *chunk,
-			struct param_tensor *tensor)
-{
-	const struct backend_graph *graph = &net->base.graph;
-	uint32_t n = 0, c = 0;
-
-	for (uint32_t i = 0; i < graph->n_tensors && net->plan.training; i++) {
-		const struct backend_tensor *t = &graph->tensor[i];
-
-		if (!takes_part(t))
-			continue;
-		tensor[n] = (struct param_tensor){t->l1, t->l2, t->decay, c, 0};
-		for (uint64_t at = 0; at < t->count; at += CHUNK) {
-			uint64_t left = t->count - at;
-
-			chunk[c++] = (struct param_chunk){t->offset + at,
-							  left < CHUNK ? (uint32_t)left : CHUNK, n};
-		}
-		tensor[n].chunks = c - tensor[n].first;
-		n++;
-	}
-}
-
-static void fill_update(struct cuda_net *net)
-{
-	const struct backend_optimizer_config *o = &net->base.options.optimizer;
-	struct update_args *u = &net->update;
-
-	u->block = net->device_block;
-	u->result = net->device_result;
-	u->w = net->arena[BACKEND_PARAM];
-	u->g = net->arena[BACKEND_GRAD];
-	for (uint32_t s = 0; s < net->base.n_slots; s++)
-		u->slot[s] = net->arena[BACKEND_SLOT] + s * net->base.graph.param_floats;
-	u->o = (struct optimizer){
-		(int)o->kind, o->momentum,  o->beta1,	       o->beta2,    o->rho,
-		o->epsilon,   o->nesterov,  o->amsgrad,	       o->centered, o->weight_decay,
-		o->clipnorm,  o->clipvalue, o->global_clipnorm};
-}
-
-static int upload_update(struct cuda_net *net, struct backend_error *error)
-{
-	struct update_args *u = &net->update;
-	struct param_chunk *chunk = calloc(u->chunks + 1, sizeof(*chunk));
-	struct param_tensor *tensor = calloc(u->tensors + 1, sizeof(*tensor));
-	int rc;
-
-	if (!chunk || !tensor) {
-		rc = backend_fail(error, -ENOMEM, "no memory for the optimizer's tables");
-	} else {
-		fill_chunks(net, chunk, tensor);
-		rc = cuda_upload(net, (void *)u->chunk, chunk, u->chunks * sizeof(*chunk), error);
-		if (!rc)
-			rc = cuda_upload(net, (void *)u->tensor, tensor,
-					 u->tensors * sizeof(*tensor), error);
-	}
-	free(chunk);
-	free(tensor);
-	return rc;
 }
 
 /* ---- regions -------------------------------------------------------------------------------- */
@@ -387,10 +206,10 @@ static int prepare(struct cuda_net *net, struct backend *backend, const struct b
 		(backend_shape_count(in->shape) * backend_dtype_bytes(in->dtype) + 15) & ~15ull;
 	net->bounce_bytes = BOUNCE;
 	net->loss_scale = backend->options.precision == BACKEND_PRECISION_F16 ? SCALE_START : 1.0f;
-	rc = plan_packed(net, tile, error);
+	rc = packed_plan(net, tile, error);
 	if (rc)
 		return rc;
-	count_chunks(net);
+	tables_count(net);
 	rc = cuda_enter(net->gpu, error);
 	if (!rc)
 		rc = conv_prepare(net, error);
@@ -569,67 +388,6 @@ static int clear_memory(struct cuda_net *net, struct backend_error *error)
 	return cuda_failed(net->gpu, rc, "clearing memory", error);
 }
 
-/* Scales and offsets of RESCALE nodes. */
-static int upload_rescale(struct cuda_net *net, struct backend_error *error)
-{
-	float *to = net->rescale_table;
-	int rc = 0;
-
-	net->rescale = calloc(net->base.graph.n_nodes, sizeof(*net->rescale));
-	if (!net->rescale)
-		return backend_fail(error, -ENOMEM, "no memory for the net");
-	for (uint32_t i = 0; i < net->base.graph.n_nodes && !rc; i++) {
-		const struct backend_node *node = net_node(net, i);
-		uint64_t bytes = node->out.c * sizeof(float);
-
-		if (node->op != BACKEND_RESCALE)
-			continue;
-		net->rescale[i] = to;
-		if (node->scale)
-			rc = cuda_upload(net, to, node->scale, bytes, error);
-		if (!rc && node->offset)
-			rc = cuda_upload(net, to + node->out.c, node->offset, bytes, error);
-		to += align(2 * bytes) / sizeof(float);
-	}
-	return rc;
-}
-
-/* Start values of the optimizer's slots; only Adagrad's are not zero. */
-static int upload_slots(struct cuda_net *net, struct backend_error *error)
-{
-	uint64_t floats = net->base.graph.param_floats * net->base.n_slots;
-	float *slot;
-	int rc;
-
-	if (!floats || net->base.options.optimizer.kind != BACKEND_ADAGRAD)
-		return 0;
-	slot = malloc(floats * sizeof(*slot));
-	if (!slot)
-		return backend_fail(error, -ENOMEM, "no memory for the optimizer's slots");
-	backend_net_init_slots(&net->base, slot);
-	rc = cuda_upload(net, net->arena[BACKEND_SLOT], slot, floats * sizeof(*slot), error);
-	free(slot);
-	return rc;
-}
-
-static int upload_tables(struct cuda_net *net, const struct pack_tile *tile,
-			 struct backend_error *error)
-{
-	const struct backend_input *in = &net->base.options.input;
-	uint64_t c = in->shape.c * sizeof(float);
-	int rc = cuda_upload(net, net->tiles, tile, net->n_tiles * sizeof(*tile), error);
-
-	if (!rc)
-		rc = cuda_upload(net, net->input_scaling, in->mul, c, error);
-	if (!rc)
-		rc = cuda_upload(net, net->input_scaling + in->shape.c, in->add, c, error);
-	if (!rc)
-		rc = upload_rescale(net, error);
-	if (!rc)
-		rc = upload_slots(net, error);
-	return rc ? rc : upload_update(net, error);
-}
-
 int cuda_compile(struct backend *backend, const struct backend_graph *graph,
 		 const struct backend_net_options *options, struct backend_net **out,
 		 struct backend_error *error)
@@ -648,13 +406,13 @@ int cuda_compile(struct backend *backend, const struct backend_graph *graph,
 	if (!rc)
 		rc = clear_memory(net, error);
 	if (!rc)
-		rc = upload_tables(net, tile, error);
+		rc = tables_upload(net, tile, error);
 	free(tile);
 	if (rc) {
 		cuda_free(&net->base);
 		return rc;
 	}
-	fill_update(net);
+	tables_use(net);
 	net->stale = true;
 	net->graphs = !(backend->options.flags & BACKEND_NO_GRAPHS);
 	*out = &net->base;

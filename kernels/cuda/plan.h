@@ -84,6 +84,8 @@ bool plan_is_relu(const struct backend_node *node);
 int plan_make(const struct backend_graph *graph, const struct backend_loss_config *loss,
 	      const struct plan_options *options, struct plan *out, struct backend_error *error);
 void plan_free(struct plan *plan);
+/* buckets.c: of at least so many floats each, but where neighbours end */
+int plan_buckets(struct plan *plan, uint64_t least);
 /* buffers.c: offsets of the buffers, and their sum. */
 void plan_place(struct plan *plan);
 
