@@ -9,7 +9,7 @@
 #include "internal.h"
 
 /* Raised whenever a struct or a signature below changes. */
-#define MERGE_INTRA_VERSION 1
+#define MERGE_INTRA_VERSION 2
 #define MERGE_INTRA_ENTRY "merge_intra_entry"
 
 struct merge_intra_ops {
@@ -21,9 +21,11 @@ struct merge_intra_ops {
 	int (*wait)(struct merge_intra *intra, uint32_t replica, struct merge_error *error);
 	void (*abort)(struct merge_intra *intra);
 	void (*close)(struct merge_intra *intra);
-	/* device memory that the collectives know; NULL: no devices */
-	int (*alloc)(size_t bytes, void **out);
+	/* device memory that the collectives know; device -1: the current one. NULL: no devices */
+	int (*alloc)(int device, size_t bytes, void **out);
 	void (*release)(void *memory);
+	/* between host memory and a device's; returns when it is done */
+	int (*copy)(int device, void *to, const void *from, size_t bytes, bool to_device);
 };
 typedef const struct merge_intra_ops *(*merge_intra_entry_fn)(uint32_t version);
 

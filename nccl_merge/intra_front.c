@@ -129,7 +129,7 @@ int merge_device_alloc(void *context, size_t bytes, void **out)
 	const struct merge_intra_ops *ops;
 	int rc = nccl_ops(&ops, NULL);
 
-	return rc ? rc : ops->alloc(bytes, out);
+	return rc ? rc : ops->alloc(-1, bytes, out);
 }
 
 void merge_device_release(void *context, void *memory)
@@ -138,4 +138,31 @@ void merge_device_release(void *context, void *memory)
 
 	if (!nccl_ops(&ops, NULL))
 		ops->release(memory);
+}
+
+int merge_gpu_alloc(uint32_t device, size_t bytes, void **out, struct merge_error *error)
+{
+	const struct merge_intra_ops *ops;
+	int rc = nccl_ops(&ops, error);
+
+	if (rc)
+		return rc;
+	rc = ops->alloc((int)device, bytes, out);
+	return rc ? merge_fail(error, rc, MERGE_NO_HOST, "no memory on GPU %u, or no such GPU",
+			       device)
+		  : 0;
+}
+
+int merge_gpu_copy(uint32_t device, void *to, const void *from, size_t bytes, bool to_device,
+		   struct merge_error *error)
+{
+	const struct merge_intra_ops *ops;
+	int rc = nccl_ops(&ops, error);
+
+	if (rc)
+		return rc;
+	rc = ops->copy((int)device, to, from, bytes, to_device);
+	return rc ? merge_fail(error, rc, MERGE_NO_HOST, "copy %s GPU %u",
+			       to_device ? "to" : "from", device)
+		  : 0;
 }

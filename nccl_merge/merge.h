@@ -180,6 +180,10 @@ void merge_intra_close(struct merge_intra *intra);
  */
 int merge_device_alloc(void *context, size_t bytes, void **out);
 void merge_device_release(void *context, void *memory);
+/* The same on GPU `device`, and copies from and to it, for programs without a compute back end. */
+int merge_gpu_alloc(uint32_t device, size_t bytes, void **out, struct merge_error *error);
+int merge_gpu_copy(uint32_t device, void *to, const void *from, size_t bytes, bool to_device,
+		   struct merge_error *error);
 
 /* ---- peers ------------------------------------------------------------------------------- */
 

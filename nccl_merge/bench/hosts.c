@@ -65,11 +65,13 @@ void perf_host_fresh(struct perf_rank *k)
 	merge_start(k->merge, k->out);
 }
 
-static const struct perf_level_ops inter_ops = {perf_host_open,	 perf_host_run,	  perf_host_meet,
-						perf_host_close, perf_host_fresh, {true, true}};
+static const struct perf_level_ops inter_ops = {
+	perf_host_open,	 perf_host_run, perf_host_meet, perf_host_close,
+	perf_host_fresh, {true, true},	NULL,		NULL};
 /* a merge works on the arena where it lies */
-static const struct perf_level_ops merge_ops = {perf_host_open,	 perf_host_run,	  perf_host_meet,
-						perf_host_close, perf_host_fresh, {false, true}};
+static const struct perf_level_ops merge_ops = {
+	perf_host_open,	 perf_host_run, perf_host_meet, perf_host_close,
+	perf_host_fresh, {false, true}, NULL,		NULL};
 
 static bool item(const char *list, uint32_t i, char *out, size_t size)
 {

@@ -65,7 +65,7 @@ static void head(const struct perf_options *o)
 	       (unsigned long long)o->iters, (unsigned long long)o->aggregate,
 	       (unsigned long long)o->check);
 	if (o->level == PERF_INTRA)
-		printf("# %u replicas, level intra\n#\n", replicas);
+		printf("# %u replicas, level intra%s\n#\n", replicas, o->gpus ? ", NCCL" : "");
 	else if (o->level == PERF_HIER)
 		printf("# %u hosts of %u replicas, level hier, busbw is that between hosts",
 		       o->hosts, replicas);

@@ -16,6 +16,7 @@ enum {
 	OPT_ADDRESS,
 	OPT_RING,
 	OPT_NO_MAC,
+	OPT_GPUS,
 	OPT_TRANSPORT,
 	OPT_UCX_TLS,
 	OPT_UCX_DEVICES
@@ -49,6 +50,7 @@ static const struct option longs[] = {
 	{"address", 1, 0, OPT_ADDRESS},
 	{"ring_from", 1, 0, OPT_RING},
 	{"no_mac", 0, 0, OPT_NO_MAC},
+	{"gpus", 0, 0, OPT_GPUS},
 	{"transport", 1, 0, OPT_TRANSPORT},
 	{"ucx_tls", 1, 0, OPT_UCX_TLS},
 	{"ucx_devices", 1, 0, OPT_UCX_DEVICES},
@@ -86,7 +88,9 @@ static const char help[] =
 	"      --netns A,B,...        network namespace of each host\n"
 	"      --address A,B,...      address of each host (127.0.0.1)\n"
 	"      --ring_from SIZE       from this size on the ring, instead of the fixed table\n"
-	"      --no_mac               frames without MAC\n";
+	"      --no_mac               frames without MAC\n"
+	"      --gpus                 replicas on GPUs 0, 1, .. by NCCL, with --level intra or "
+	"hier\n";
 
 static bool number(const char *text, uint64_t least, uint64_t most, uint64_t *out)
 {
@@ -223,6 +227,9 @@ static bool take(struct perf_options *o, int c, const char *arg)
 	case OPT_NO_MAC:
 		o->no_mac = true;
 		return true;
+	case OPT_GPUS:
+		o->gpus = true;
+		return true;
 	}
 	return take_number(o, c, arg);
 }
@@ -245,6 +252,8 @@ static int check(const struct perf_options *o)
 		return refuse("more than 64 replicas");
 	if (o->level != PERF_INTER && o->op_last != MERGE_OP_SUM)
 		return refuse("replicas inside a host are summed: -o sum only");
+	if (o->level == PERF_INTER && o->gpus)
+		return refuse("--gpus belongs to --level intra or hier");
 	if (o->level == PERF_INTRA && o->merge)
 		return refuse("replicas inside a host are summed: no --merge");
 	if (o->merge && o->op_first != o->op_last)

@@ -19,7 +19,7 @@ struct perf_options {
 	int average;	/* 0 rank 0, 1 mean, 2 smallest, 3 largest */
 	uint32_t threads, per_thread, hosts;
 	unsigned int timeout; /* seconds, 0: the library's */
-	bool cpu_time, timestamps, no_mac;
+	bool cpu_time, timestamps, no_mac, gpus;
 	enum merge_op op_first, op_last; /* -o all: more than one */
 	const char *json, *merge;	 /* merge: a preset, NULL: plain all-reduce */
 	enum perf_level level;
@@ -73,6 +73,9 @@ struct perf_level_ops {
 	/* before a checked run: merges start at zero again; may be NULL */
 	void (*fresh)(struct perf_rank *k);
 	bool place[2]; /* which of the two columns there are */
+	/* arenas that lie elsewhere: own[] goes there, and comes from there; may be NULL */
+	int (*push)(struct perf_rank *k);
+	int (*pull)(struct perf_rank *k);
 };
 
 struct perf_rank {

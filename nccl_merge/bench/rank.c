@@ -147,10 +147,14 @@ static int check(struct perf_rank *k, bool in_place, uint64_t *wrong)
 	fill(k, false);
 	if (k->ops->fresh)
 		k->ops->fresh(k);
-	/* nobody starts while another still fills or looks */
+	/* nobody starts while another still fills or looks; an error is met there */
+	if (k->ops->push)
+		k->ops->push(k);
 	rc = k->ops->meet(k);
 	if (!rc)
 		rc = k->ops->run(k, in_place);
+	if (!rc && k->ops->pull)
+		rc = k->ops->pull(k);
 	for (uint32_t j = 0; j < k->mine && !rc; j++)
 		*wrong += wrong_values(k, in_place ? k->own[j] : k->out);
 	if (!rc)
@@ -169,6 +173,8 @@ static int measure(struct perf_rank *k, bool in_place)
 
 	/* zeros do not overflow, whatever is added up how often */
 	fill(k, true);
+	if (k->ops->push)
+		k->ops->push(k);
 	rc = k->ops->meet(k);
 	if (!rc)
 		rc = repeat(k, in_place, k->o->warmup);

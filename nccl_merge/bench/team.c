@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "perf.h"
@@ -14,6 +15,7 @@ struct perf_team {
 	pthread_barrier_t barrier;
 	uint32_t n; /* replicas here */
 	float *arena[PERF_RANKS];
+	float *gpu[PERF_RANKS]; /* --gpus: the arenas that are summed */
 	struct merge_intra *intra;
 	struct perf_rank *host; /* hier: what speaks to the other hosts */
 	atomic_int rc;		/* the first error of any thread */
@@ -43,7 +45,17 @@ static int team_open(struct perf_rank *k)
 				       .arena = k->team->arena,
 				       .floats = k->count,
 				       .timeout_ms = k->o->timeout * 1000};
+	uint32_t device[PERF_RANKS];
 	int rc = 0;
+
+	for (uint32_t r = 0; r < PERF_RANKS; r++)
+		device[r] = r;
+	if (k->o->gpus) {
+		c.arena = k->team->gpu;
+		c.transport = "nccl";
+		c.device = device;
+		c.symmetric = true;
+	}
 
 	if (k->speaker)
 		rc = merge_intra_open(&c, &k->team->intra, &k->error);
@@ -85,6 +97,74 @@ static int sum_replicas(struct perf_rank *k)
 	for (uint32_t j = 0; j < k->mine && !rc; j++)
 		rc = merge_intra_wait(k->team->intra, first + j, &k->error);
 	note(k, rc);
+	return rc;
+}
+
+/* ---- GPUs ---- */
+
+static int move(struct perf_rank *k, bool to_device)
+{
+	uint32_t first = (k->rank * k->mine) % k->team->n;
+	int rc = 0;
+
+	for (uint32_t j = 0; j < k->mine && !rc; j++) {
+		float *device = k->team->gpu[first + j];
+
+		rc = merge_gpu_copy(first + j, to_device ? device : k->own[j],
+				    to_device ? k->own[j] : device, k->count * sizeof(float),
+				    to_device, &k->error);
+	}
+	note(k, rc);
+	return rc;
+}
+
+static int push(struct perf_rank *k)
+{
+	return move(k, true);
+}
+
+static int pull(struct perf_rank *k)
+{
+	return move(k, false);
+}
+
+/* The sum of the GPUs to the host, between hosts, and back to every GPU: all of it is timed. */
+static int gpu_hier_run(struct perf_rank *k, bool in_place)
+{
+	struct perf_team *t = k->team;
+	int rc;
+
+	sum_replicas(k);
+	rc = together(k);
+	if (rc)
+		return rc;
+	if (k->speaker) {
+		rc = pull(k);
+		if (!rc) {
+			rc = perf_host_run(t->host, true);
+			if (rc)
+				k->error = t->host->error;
+			note(k, rc);
+		}
+	}
+	rc = together(k);
+	for (uint32_t j = 0; j < k->mine && !rc; j++)
+		if (k->own[j] != t->arena[0])
+			memcpy(k->own[j], t->arena[0], k->count * sizeof(float));
+	if (!rc)
+		push(k);
+	return together(k);
+}
+
+static int gpu_arenas(struct perf_team *team, const struct perf_options *o)
+{
+	struct merge_error error = {0};
+	int rc = 0;
+
+	for (uint32_t r = 0; r < team->n && !rc; r++)
+		rc = merge_gpu_alloc(r, o->max_bytes, (void **)&team->gpu[r], &error);
+	if (rc)
+		fprintf(stderr, "merge_perf: %s\n", error.message);
 	return rc;
 }
 
@@ -134,10 +214,13 @@ static void hier_fresh(struct perf_rank *k)
 		perf_host_fresh(k->team->host);
 }
 
-static const struct perf_level_ops intra_ops = {team_open,  intra_run, team_meet,
-						team_close, NULL,      {false, true}};
-static const struct perf_level_ops hier_ops = {team_open,  hier_run,   team_meet,
-					       team_close, hier_fresh, {false, true}};
+/* [on GPUs] */
+static const struct perf_level_ops intra_ops[2] = {
+	{team_open, intra_run, team_meet, team_close, NULL, {false, true}, NULL, NULL},
+	{team_open, intra_run, team_meet, team_close, NULL, {false, true}, push, pull}};
+static const struct perf_level_ops hier_ops[2] = {
+	{team_open, hier_run, team_meet, team_close, hier_fresh, {false, true}, NULL, NULL},
+	{team_open, gpu_hier_run, team_meet, team_close, hier_fresh, {false, true}, push, pull}};
 
 static void *team_main(void *context)
 {
@@ -194,10 +277,15 @@ int perf_team_run(const struct perf_options *o, struct perf_rank base, bool hier
 		k[r].speaker = !r;
 		k[r].own = &team.arena[r * o->per_thread];
 		k[r].team = &team;
-		k[r].ops = hier ? &hier_ops : &intra_ops;
+		k[r].ops = hier ? &hier_ops[o->gpus] : &intra_ops[o->gpus];
 	}
+	if (!rc && o->gpus)
+		rc = gpu_arenas(&team, o);
 	if (!rc)
 		rc = start(k, o->threads);
+	for (uint32_t r = 0; r < team.n; r++)
+		if (team.gpu[r])
+			merge_device_release(NULL, team.gpu[r]);
 	for (uint32_t r = hier; r < team.n; r++)
 		free(team.arena[r]);
 	pthread_barrier_destroy(&team.barrier);

@@ -243,14 +243,56 @@ static int nccl_wait(struct merge_intra *base, uint32_t replica, struct merge_er
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static int nccl_alloc(size_t bytes, void **out)
+static int nccl_alloc(int device, size_t bytes, void **out)
 {
+	if (device >= 0 && cudaSetDevice(device))
+		return -ENODEV;
 	return ncclMemAlloc(out, bytes) ? -ENOMEM : 0;
 }
 
 static void nccl_release(void *memory)
 {
 	ncclMemFree(memory);
+}
+
+#define BOUNCE (4u << 20)
+
+/* One piece through pinned memory. */
+static int copy_piece(cudaStream_t stream, char *bounce, char *to, const char *from, size_t n,
+		      bool to_device)
+{
+	cudaError_t rc;
+
+	if (to_device)
+		memcpy(bounce, from, n);
+	rc = to_device ? cudaMemcpyAsync(to, bounce, n, cudaMemcpyHostToDevice, stream)
+		       : cudaMemcpyAsync(bounce, from, n, cudaMemcpyDeviceToHost, stream);
+	if (!rc)
+		rc = cudaStreamSynchronize(stream);
+	if (!rc && !to_device)
+		memcpy(to, bounce, n);
+	return rc ? -EIO : 0;
+}
+
+static int nccl_copy(int device, void *to, const void *from, size_t bytes, bool to_device)
+{
+	cudaStream_t stream = NULL;
+	void *bounce = NULL;
+	int rc = 0;
+
+	if (cudaSetDevice(device))
+		return -ENODEV;
+	if (cudaMallocHost(&bounce, BOUNCE) ||
+	    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
+		rc = -ENOMEM;
+	for (size_t at = 0; at < bytes && !rc; at += BOUNCE)
+		rc = copy_piece(stream, bounce, (char *)to + at, (const char *)from + at,
+				bytes - at < BOUNCE ? bytes - at : BOUNCE, to_device);
+	if (stream)
+		cudaStreamDestroy(stream);
+	if (bounce)
+		cudaFreeHost(bounce);
+	return rc;
 }
 
 static const struct merge_intra_ops nccl_ops = {
@@ -262,6 +304,7 @@ static const struct merge_intra_ops nccl_ops = {
 	.close = nccl_close,
 	.alloc = nccl_alloc,
 	.release = nccl_release,
+	.copy = nccl_copy,
 };
 
 /* The only name that the shared object exports. */

@@ -8,18 +8,18 @@ $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(LIBS_kernels) $(LIBS_merge)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_kernels) $(SYS_merge)
 
 .PHONY: check-gpu
-check-gpu: cuda $(GPU_TEST_BIN) ## the CUDA back end on the GPUs of this machine
+check-gpu: cuda $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf ## the CUDA back end on the GPUs of this machine
 	CNN_CUDA_LIBRARY=$(abspath $(BUILD))/lib/libcnn_cuda.so CNN_NCCL_LIBRARY=$(abspath $(BUILD))/lib/libcnn_nccl.so \
 	LD_LIBRARY_PATH=$(subst $(space),:,$(CUDA_LIB)):$$LD_LIBRARY_PATH \
-	BUILD=$(BUILD) tests/harness $(GPU_TEST_BIN) tests/gpu/sanitizer.t
+	BUILD=$(BUILD) tests/harness $(GPU_TEST_BIN) tests/gpu/perf.t tests/gpu/sanitizer.t
 space := $(subst ,, )
 
 # The simulated GPUs stop a program at the first wrong use of a library; tests/gpu/fakegpu.sh sets them up
 # and checks that nothing is left behind.
 .PHONY: check-fakegpu
 ifneq ($(FAKEGPU_HAVE),)
-check-fakegpu: cuda check-fakegpu-self $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so $(GPU_TEST_BIN) ## the CUDA back end on simulated GPUs
-	BUILD=$(BUILD) tests/gpu/fakegpu.sh tests/harness $(GPU_TEST_BIN)
+check-fakegpu: cuda check-fakegpu-self $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf ## the CUDA back end on simulated GPUs
+	BUILD=$(BUILD) tests/gpu/fakegpu.sh tests/harness $(GPU_TEST_BIN) tests/gpu/perf.t
 else
 check-fakegpu:
 	@echo "check-fakegpu: SKIP: no CUDA toolkit to build the CUDA back end with"
