@@ -2,12 +2,12 @@
 # tests/cnnd/: tests of the daemon. A unit test is linked with exactly the files that it is about; the
 # others start the real daemon in a folder of their own (lab.h) and talk to it by userspace/ctl.
 CNND_UNIT := conf admit memory drain wire vote
-CNND_LAB := start session hostile train requests limits kill hosts faults
+CNND_LAB := start session hostile train requests limits kill hosts faults ucx
 
 CNND_GPUS := $(BUILD)/tests/cnnd/gpus
 
 CFLAGS_tests_cnnd := -DBAD_DRIVER='"$(abspath $(BUILD))/tests/cnnd/bad_driver.so"' -DCNND_BIN='"$(abspath $(BUILD))/bin/cnnd"' -DCNND_SOURCE='"$(TOP)/userspace/cnnd"' \
-	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"'
+	-DCNND_MAN='"$(TOP)/docs/man/cnnd.conf.5"' -DMERGE_UCX_BUILT=$(if $(filter 1,$(UCX)),1,0)
 
 cnnd_objects = $(1:%=$(BUILD)/obj/userspace/cnnd/%.o)
 CNND_LINK_conf := $(call cnnd_objects,conf conf_value conf_net) $(LIBS_base)
@@ -31,7 +31,7 @@ $(BUILD)/tests/cnnd/faults: $(BUILD)/obj/userspace/cnnd/wire.o
 $(CNND_LAB_BIN): $(BUILD)/tests/cnnd/%: $(BUILD)/obj/tests/cnnd/%.o $(BUILD)/obj/tests/cnnd/lab.o \
 		$(BUILD)/obj/tests/cnnd/lab_job.o $(BUILD)/obj/tests/cnnd/lab_hosts.o $(LIBS_ring) $(LIBS_ctl) | $(BUILD)/bin/cnnd
 	@mkdir -p $(@D)
-	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lcrypto -lm
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed -lcrypto -ldl -lm
 
 # The list of devices itself, with a driver of its own kind, and the daemon with it.
 CNND_LAB_OBJ := $(patsubst %,$(BUILD)/obj/tests/cnnd/%.o,lab lab_job lab_hosts)
