@@ -67,6 +67,15 @@ static void on_merge(void *context, const struct merge_result *r)
 	link_hold(job);
 }
 
+/* Local steps may go on for long without a merge, and their leader may be silent meanwhile. */
+static void on_step(void *context)
+{
+	struct job *job = context;
+
+	if (atomic_load_explicit(&job->leaderless, memory_order_relaxed))
+		link_hold(job);
+}
+
 /* ---- BEGIN ---- */
 
 static int open_net(struct job *job, struct err *err)
@@ -283,5 +292,6 @@ void hosts_setup(struct job *job, struct train_setup *setup)
 	setup->net = job->net;
 	setup->host_name = job->hosts->name;
 	setup->on_merge = on_merge;
+	setup->on_step = on_step;
 	setup->context = job;
 }
