@@ -131,6 +131,8 @@ int train_gradients(struct run *r, const struct update *u, bool *applied, struct
 		uint64_t base = u->shared ? train_hosts_position(t, s) : 0;
 
 		r->step = s;
+		if (t->hosts && t->setup.on_step)
+			t->setup.on_step(t->setup.context);
 		rc = train_canceled(t, err);
 		/* all replicas, whatever one finds: they announce the same buckets */
 		for (uint32_t k = 0; !rc && k < t->replicas; k++)
