@@ -161,16 +161,20 @@ TEST_F(limits, memlock_exempt)
 	EXPECT_EQ(query(self->fd).total_bytes, ALL(MB));
 }
 
-/* Several at once never get more than the total together. */
+/* Several at the same moment never get more than the total together, and no charge is lost. */
+static pthread_barrier_t together;
+
 static void *grab(void *fd)
 {
-	return (void *)(long)create(*(int *)fd, MB);
+	pthread_barrier_wait(&together);
+	return (void *)(long)create(*(int *)fd, BYTES);
 }
 
 TEST_F(limits, total_bytes_race)
 {
-	ASSERT_EQ(set_parameter("total_bytes", 3 * ALL(MB)), 0);
-	for (int turn = 0; turn < 50; turn++) {
+	ASSERT_EQ(set_parameter("total_bytes", 3 * ALL(BYTES)), 0);
+	pthread_barrier_init(&together, NULL, 8);
+	for (int turn = 0; turn < turns(400); turn++) {
 		pthread_t thread[8];
 		int fd[8], won = 0;
 		void *rc;
@@ -185,11 +189,12 @@ TEST_F(limits, total_bytes_race)
 			won += !rc;
 		}
 		ASSERT_EQ(won, 3);
-		ASSERT_EQ(stat_of("bytes"), 3 * ALL(MB));
+		ASSERT_EQ(stat_of("bytes"), 3 * ALL(BYTES));
 		for (int i = 0; i < 8; i++)
 			close(fd[i]);
 		ASSERT_TRUE(all_free());
 	}
+	pthread_barrier_destroy(&together);
 }
 
 /* MiB of the machine's memory that nobody uses, -1: not known. */

@@ -64,7 +64,8 @@ TEST(our_calls_on_other_files)
 			char arg[512] = {0};
 			int rc = call(files[i].fd, ours[k], arg);
 
-			EXPECT_EQ(rc, -ENOTTY)
+			/* epoll has calls of its own since 6.9 and says EINVAL to the others */
+			EXPECT_TRUE(rc == -ENOTTY || rc == -EINVAL)
 			TH_LOG("%s, call %u: %d", files[i].name, k + 1, rc);
 			for (unsigned int b = 0; b < sizeof(arg); b++)
 				ASSERT_EQ(arg[b], 0);

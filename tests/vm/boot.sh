@@ -4,7 +4,7 @@
 # DIR/kernel/linux (User-Mode Linux), with DIR/guest as its root, and takes the results apart:
 # DIR/run/NAME prints what NAME printed in the machine and ends as it ended, so that tests/harness can run
 # it. NAME=VALUE go to tests/vm/init. Exits 0 when the machine came to its end.
-#   VM_SECONDS=400  longer is a failure (a minute on an idle machine)
+#   VM_SECONDS=600  longer is a failure (a minute on an idle machine)
 #   VM_MEMORY=512   MiB, in two NUMA nodes
 #   VM_RUN=name     DIR/run.name, DIR/console.name, ... instead of DIR/run, DIR/console
 #   VM_LOG=quiet    or loglevel=8: the kernel's messages on DIR/console
@@ -29,7 +29,7 @@ rm -rf "$console" "$results" "$run"
 append="${VM_LOG:-quiet} panic=-1 oops=panic rdinit=/init $*"
 
 machine() {
-	timeout -k 5 "${VM_SECONDS:-400}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2,sockets=2 \
+	timeout -k 5 "${VM_SECONDS:-600}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2,sockets=2 \
 		-m "$memory" -object memory-backend-ram,id=m0,size=$((memory / 2))M -object memory-backend-ram,id=m1,size=$((memory / 2))M \
 		-numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
 		-nodefaults -no-user-config -nographic -no-reboot -serial "file:$console" -serial "file:$results" \
@@ -41,7 +41,7 @@ user_mode() {
 	local out=$dir/host$of
 	rm -rf "$out"
 	mkdir "$out"
-	timeout -k 5 "${VM_SECONDS:-400}" "$dir/kernel/linux" "mem=${memory}M" "initrd=$dir/initrd$of" "uml_dir=$out/uml" \
+	timeout -k 5 "${VM_SECONDS:-600}" "$dir/kernel/linux" "mem=${memory}M" "initrd=$dir/initrd$of" "uml_dir=$out/uml" \
 		con=null con0=null,fd:1 console=tty0 "CNN_RESULTS=$out" $append </dev/null >"$console" 2>&1
 	cp "$out/results" "$results" 2>/dev/null || : >"$results"
 	[ "$(tail -1 "$results")" != "@@= 0" ] || return 3

@@ -66,7 +66,7 @@ for _ in $(seq 100); do [ -S "$socket" ] && break; sleep .05; done
 rm -rf "$dir"/{console,results,run}.database
 start=$SECONDS
 set +e
-timeout -k 5 "${VM_SECONDS:-400}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 1024 \
+timeout -k 5 "${VM_SECONDS:-600}" qemu-system-x86_64 -M pc -accel tcg,thread=multi -cpu max,cx16=off -smp 2 -m 1024 \
 	-object memory-backend-memfd,id=mem,size=1024M,share=on -numa node,memdev=mem \
 	-chardev "socket,id=fs,path=$socket" -device vhost-user-fs-pci,chardev=fs,tag=host \
 	-nodefaults -no-user-config -nographic -no-reboot -serial "file:$dir/console.database" \
