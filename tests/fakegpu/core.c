@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* core.c: devices, their memory, pinned memory, injected faults and the counts. */
 #define _GNU_SOURCE
-#include "fake.h"
+#include "exec.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -16,12 +16,15 @@
 #define GRAIN 256ull /* cudaMalloc's alignment */
 #define POISON 0xff  /* NaN as f32, f16 and bf16 */
 #define FAULTS_MAX 16
+#define HOOKS_MAX 4
+#define SCRIBBLE (64u << 10)
 
 struct block {
 	LIST_ENTRY(block) link;
 	char *p;
 	size_t bytes;
 	int device; /* -1: pinned host memory */
+	int owner;  /* the device whose context it belongs to */
 	void *map;
 	size_t map_bytes;
 };
@@ -35,6 +38,7 @@ static struct {
 	enum fake_fault kind;
 } fault[FAULTS_MAX];
 static int n_faults;
+static void (*hook[HOOKS_MAX])(int device);
 
 static const char *const count_name[FAKE_COUNTS] = {
 	"device_memory", "pinned_memory",    "streams",	    "events",
@@ -186,7 +190,7 @@ cudaError_t fake_alloc(int device, size_t bytes, void **out)
 		b->map_bytes = map;
 		b->p = (char *)b->map + (map - size);
 		b->bytes = bytes;
-		b->device = device;
+		b->device = b->owner = device;
 		if (mprotect(b->map, map, PROT_READ | PROT_WRITE))
 			rc = cudaErrorMemoryAllocation;
 		else
@@ -246,6 +250,13 @@ static struct block *find(const void *p, int device)
 	return NULL;
 }
 
+static void unmap(struct block *b)
+{
+	mmap(b->map, b->map_bytes, PROT_NONE,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	free(b);
+}
+
 cudaError_t fake_free(void *p)
 {
 	struct block *b;
@@ -266,9 +277,7 @@ cudaError_t fake_free(void *p)
 		fake_violation("cudaFree of %p, which is no live device allocation", p);
 		return cudaErrorInvalidValue;
 	}
-	mmap(b->map, b->map_bytes, PROT_NONE,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-	free(b);
+	unmap(b);
 	return cudaSuccess;
 }
 
@@ -286,6 +295,7 @@ cudaError_t fake_alloc_pinned(size_t bytes, void **out)
 	memset(b->p, POISON, bytes);
 	b->bytes = bytes;
 	b->device = -1;
+	b->owner = *fake_current();
 	pthread_mutex_lock(&fake.lock);
 	LIST_INSERT_HEAD(&blocks, b, link);
 	fake.live[FAKE_PINNED_MEMORY]++;
@@ -318,6 +328,54 @@ cudaError_t fake_free_pinned(void *p)
 	return cudaSuccess;
 }
 
+static void drop_memory(int device)
+{
+	struct block *b, *next;
+
+	for (b = LIST_FIRST(&blocks); b; b = next) {
+		next = LIST_NEXT(b, link);
+		if (b->owner != device)
+			continue;
+		LIST_REMOVE(b, link);
+		fake.live[b->device < 0 ? FAKE_PINNED_MEMORY : FAKE_DEVICE_MEMORY]--;
+		if (b->device < 0) {
+			free(b->p);
+			free(b);
+		} else {
+			unmap(b);
+		}
+	}
+	fake.device[device].used = 0;
+}
+
+/* ---- the end of a device's context ---- */
+
+void fake_on_reset(void (*end)(int device))
+{
+	pthread_mutex_lock(&fake.lock);
+	for (int i = 0; i < HOOKS_MAX; i++) {
+		if (hook[i] && hook[i] != end)
+			continue;
+		hook[i] = end;
+		break;
+	}
+	pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_reset(int device)
+{
+	pthread_mutex_lock(&fake.lock);
+	for (int i = 0; i < HOOKS_MAX && hook[i]; i++)
+		hook[i](device);
+	exec_reset(device);
+	exec_reset_events(device);
+	exec_reset_graphs(device);
+	drop_memory(device);
+	fake.device[device].sticky = cudaSuccess;
+	fake_wake();
+	pthread_mutex_unlock(&fake.lock);
+}
+
 bool fake_device_range(int device, const void *p, size_t bytes, const char *what)
 {
 	struct block *b;
@@ -347,6 +405,16 @@ bool fake_pinned_range(const void *p, size_t bytes)
 	good = b && bytes <= (size_t)(b->p + b->bytes - (const char *)p);
 	pthread_mutex_unlock(&fake.lock);
 	return good;
+}
+
+void fake_scribble(void *p, size_t bytes)
+{
+	size_t part = bytes < SCRIBBLE ? bytes : SCRIBBLE;
+
+	if (!part)
+		return;
+	memset(p, POISON, part);
+	memset((char *)p + bytes - part, POISON, part);
 }
 
 int fake_device_of(const void *p)

@@ -82,6 +82,8 @@ cudaError_t fake_free_pinned(void *p);
 /* [p, p + bytes) lies in one live allocation of that device (-1: any); else a violation. */
 bool fake_device_range(int device, const void *p, size_t bytes, const char *what);
 bool fake_pinned_range(const void *p, size_t bytes);
+/* What a library does to its workspace: begin and end of a large one, which costs less. */
+void fake_scribble(void *p, size_t bytes);
 /* Which device an address belongs to; -1: none. */
 int fake_device_of(const void *p);
 
@@ -134,7 +136,10 @@ bool fake_capturing_here(void); /* this thread captures: unsafe calls must fail 
 void fake_wake(void);		/* something has become ready; lock held */
 cudaError_t fake_break(int device, cudaError_t error); /* makes it sticky; lock not held */
 cudaError_t fake_sticky(int device);
-void fake_reset(int device); /* drops work and the sticky error */
+/* cudaDeviceReset: work, memory, streams, events, graphs and the sticky error go. */
+void fake_reset(int device);
+/* What a library has on a device goes with its context: end is called by every reset, lock held. */
+void fake_on_reset(void (*end)(int device));
 
 /* ---- kernels.c ---- */
 
