@@ -25,8 +25,9 @@ coverage-objects: $(FAKEGPU_LIBS) $(COVERAGE)/fakegpu/libkernels.so
 	find $(COVERAGE) -name '*.gcda' -delete 2>/dev/null || true
 	$(MAKE) BUILD=$(COVERAGE) OPT=-O0 CFLAGS='$(CFLAGS) --coverage' LDFLAGS='$(LDFLAGS) --coverage' \
 		CUDA_XFLAGS='-Xcompiler --coverage' CUDA_GENCODE=-arch=compute_80 cuda
-check-fakegpu: cuda check-fakegpu-self coverage-objects $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf ## the CUDA back end on simulated GPUs
-	BUILD=$(BUILD) OBJECTS=$(COVERAGE) tests/gpu/fakegpu.sh tests/harness $(GPU_TEST_BIN) tests/gpu/perf.t
+check-fakegpu: cuda check-fakegpu-self coverage-objects $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf \
+	$(BUILD)/bench/gpu_step $(BUILD)/bench/gpu_roofline ## the CUDA back end on simulated GPUs
+	BUILD=$(BUILD) OBJECTS=$(COVERAGE) tests/gpu/fakegpu.sh tests/harness $(GPU_TEST_BIN) tests/gpu/perf.t tests/gpu/bench.t
 	tests/fakegpu/coverage.py $(COVERAGE)
 else
 check-fakegpu:

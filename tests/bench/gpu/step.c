@@ -4,6 +4,8 @@
  * flipped and normalised on the way in, shuffled anew for every step; momentum SGD. One JSON line.
  *
  * step CASE PRECISION BATCH SECONDS	CASE: keras_cnn, resnet20, resnet50
+ *
+ * Exit status 77: there is no GPU.
  */
 #define BUILD_NODES 256
 #define BUILD_TENSORS 512
@@ -25,6 +27,20 @@ static void fail(const char *what, const char *why)
 {
 	fprintf(stderr, "step: %s: %s\n", what, why);
 	exit(1);
+}
+
+static void need_gpu(void)
+{
+	struct backend_device device;
+	struct backend_error error = {""};
+	uint32_t n = 0;
+
+	if (backend_devices("cuda", &device, 1, &n, &error))
+		fail("devices", error.message);
+	if (n)
+		return;
+	fprintf(stderr, "no GPU: the driver lists no device\n");
+	exit(77);
 }
 
 /* ---- networks ------------------------------------------------------------------------------- */
@@ -239,10 +255,11 @@ int main(int argc, char **argv)
 	r->state = 1;
 	if (precision == 4 || !r->batch)
 		fail("usage", "precision or batch");
+	need_gpu();
 	open_net(r, argv[1], precision);
 	make_params(r);
 	make_rows(r);
-	drive(r, 2, &step); /* choice of algorithms, capture, clocks */
+	drive(r, fmin(2, atof(argv[4])), &step); /* choice of algorithms, capture, clocks */
 	printf("{\"case\":\"%s\",\"precision\":\"%s\",\"batch\":%u,\"images_per_s\":%.1f,"
 	       "\"resident\":%s,\"bytes\":%llu,\"device\":\"%s\"}\n",
 	       argv[1], argv[2], r->batch, drive(r, atof(argv[4]), &step),

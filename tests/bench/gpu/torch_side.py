@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """PyTorch's side of bench-gpu: the same networks, rows on the GPU as uint8, channels_last.
 
-usage: torch_side.py CASE PRECISION BATCH SECONDS SETTING
-SETTING: plain, or compile (torch.compile with CUDA graphs). Prints one JSON line.
+usage: torch_side.py CASE PRECISION BATCH SECONDS SETTING... [--cpu]
+SETTING: plain, or compile (torch.compile with CUDA graphs). Prints one JSON line for each.
 """
+import argparse
 import json
-import sys
 import time
 
 import torch
@@ -70,52 +70,72 @@ CASES = {
 }
 
 
-def main():
-    case, precision, batch, seconds, setting = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
+def trainer(case, precision, batch, setting, device, rows):
+    """A function that does one step."""
     make, shape, classes = CASES[case]
     torch.backends.cudnn.benchmark = True
-    tf32 = precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}.get(precision)
-    model = make().cuda().to(memory_format=torch.channels_last).train()
+    model = make().to(device).to(memory_format=torch.channels_last).train()
     opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-    scaler = torch.amp.GradScaler("cuda", enabled=precision == "f16")
-    rows = torch.randint(0, 256, (2048, *shape), dtype=torch.uint8, device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.arange(2048, device="cuda") % classes
+    scaler = torch.amp.GradScaler(device, enabled=precision == "f16")
+    x_all = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8, device=device)
+    x_all = x_all.to(memory_format=torch.channels_last)
+    y_all = torch.arange(rows, device=device) % classes
 
     def forward(x, y):
         x = x.float().mul_(1 / 255)
-        flip = torch.rand(x.shape[0], 1, 1, 1, device="cuda") < 0.5
+        flip = torch.rand(x.shape[0], 1, 1, 1, device=device) < 0.5
         x = torch.where(flip, x.flip(3), x).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cuda", dtype or torch.float16, enabled=dtype is not None):
+        with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
             return F.cross_entropy(model(x), y)
 
     if setting == "compile":
-        forward = torch.compile(forward, mode="max-autotune" if case != "resnet50" else "reduce-overhead")
+        forward = torch.compile(forward, mode="reduce-overhead")
 
     def step():
-        i = torch.randint(0, 2048, (batch,), device="cuda")
+        i = torch.randint(0, rows, (batch,), device=device)
         opt.zero_grad(set_to_none=True)
-        loss = forward(rows[i], labels[i])
+        loss = forward(x_all[i], y_all[i])
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
         return loss
 
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < 2 or step.__dict__.setdefault("n", 0) < 20:
+    return step
+
+
+def images_per_s(step, batch, seconds, wait, warm):
+    begin, n = time.perf_counter(), 0
+    while time.perf_counter() - begin < warm[0] or n < warm[1]:
         step()
-        step.n += 1
-    torch.cuda.synchronize()
+        n += 1
+    wait()
     images, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
         for _ in range(10):
             step()
-        torch.cuda.synchronize()
+        wait()
         images += 10 * batch
-    took = time.perf_counter() - begin
-    print(json.dumps({"case": case, "precision": precision, "batch": batch, "images_per_s": round(images / took, 1),
-                      "peer": f"pytorch {torch.__version__} {setting}"}))
+    return images / (time.perf_counter() - begin)
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("case", choices=CASES)
+    p.add_argument("precision", choices=["f32", "tf32", "bf16", "f16"])
+    p.add_argument("batch", type=int)
+    p.add_argument("seconds", type=float)
+    p.add_argument("setting", nargs="+", choices=["plain", "compile"])
+    p.add_argument("--cpu", action="store_true", help="on the cores: shows that it runs, and no more")
+    a = p.parse_args()
+    device = "cpu" if a.cpu else "cuda"
+    wait = (lambda: None) if a.cpu else torch.cuda.synchronize
+    for setting in a.setting:
+        step = trainer(a.case, a.precision, a.batch, setting, device, 32 if a.cpu else 2048)
+        rate = images_per_s(step, a.batch, a.seconds, wait, (0, 1) if a.cpu else (2, 20))
+        print(json.dumps({"case": a.case, "precision": a.precision, "batch": a.batch, "setting": setting,
+                          "images_per_s": round(rate, 1), "peer": f"pytorch {torch.__version__} {setting}"}), flush=True)
 
 
 main()
