@@ -13,7 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "tcp.h"
+#include "../ucx/ucx.h"
 
 const char *tcp_name(const struct tcp_net *t, uint32_t host)
 {
@@ -368,8 +368,10 @@ void *tcp_control_main(void *context)
 
 	pthread_mutex_lock(&t->lock);
 	while (t->state != NET_CLOSING) {
-		int wait = t->state == NET_MESHING ? 20 : 100, n;
+		int wait = t->state == NET_MESHING ? 20 : 100, tend = ucx_tend(t->ucx), n;
 
+		if (tend && tend < wait)
+			wait = tend;
 		pthread_mutex_unlock(&t->lock);
 		n = epoll_wait(t->poll_fd, ev, 32, wait);
 		pthread_mutex_lock(&t->lock);

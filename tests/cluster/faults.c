@@ -247,25 +247,42 @@ static void kill_needed(void)
 	killed(usual(), UINT64_MAX, 4, "kill -9, all hosts needed");
 }
 
-/* Rounds over UCX: faults are still seen by the control connections. */
-static void over_ucx(void)
+static bool ucx_is_here(void)
 {
 	struct merge_tcp_config c = {
 		.listen = "127.0.0.1", .transport = MERGE_TRANSPORT_UCX, .ucx_tls = "tcp,self"};
-	struct lab_spec s = usual();
 	struct merge_net *net = NULL;
 	struct merge_error e;
-	struct lab lab;
 
 	if (merge_tcp_open(&c, &net, &e) == -ENOTSUP) {
 		printf("ok %d - faults over UCX # SKIP no UCX: %s\n", ++tap_count, e.message);
-		return;
+		return false;
 	}
 	merge_net_close(net);
+	return true;
+}
+
+/* Rounds over UCX: faults are still seen by the control connections. */
+static void over_ucx(void)
+{
+	struct lab_spec s = usual();
+
+	if (!ucx_is_here())
+		return;
 	s.ucx = true;
 	killed(s, UINT64_MAX, 3, "UCX, kill -9, direct");
 	killed(s, 1, 3, "UCX, kill -9, ring");
 	cut_link(s, "UCX, cut link");
+}
+
+static void ucx_stopped(void)
+{
+	struct lab_spec s = usual();
+	struct lab lab;
+
+	if (!ucx_is_here())
+		return;
+	s.ucx = true;
 	is(lab_start(&lab, &s), 4, "UCX, SIGSTOP 8 s");
 	merges(&lab, 1, "UCX, SIGSTOP 8 s");
 	lab_merge(&lab, NULL);
@@ -296,6 +313,7 @@ int main(int argc, char **argv)
 		    {"late", late},
 		    {"strangers", strangers},
 		    {"ucx", over_ucx},
+		    {"ucx-stop", ucx_stopped},
 		    {"stop-20", stopped_long}};
 
 	lab_network();

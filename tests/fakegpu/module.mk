@@ -14,7 +14,7 @@ FAKEGPU_CFLAGS := -std=gnu11 -O2 -g -fPIC -pthread -Wall -Wextra -Wshadow -Wno-d
 FAKEGPU_CXXFLAGS := -std=c++17 -O2 -g -fPIC -pthread -ffp-contract=off -Wall -Wno-unknown-pragmas -Wno-unused-function \
 	-isystem $(CUDA_HOME)/include -I$(FAKEGPU_DIR) -I.
 
-FAKEGPU_CORE := core exec event graph cudart kernels
+FAKEGPU_CORE := core fault exec event graph cudart kernels
 FAKEGPU_OF_dnn := dnn dnn_run dnn_find
 FAKEGPU_OF_blaslt := blaslt
 FAKEGPU_OF_nccl := nccl
@@ -68,5 +68,15 @@ check-fakegpu-cnnd: cuda $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so
 endif
 check-fakegpu-cnnd: $(BUILD)/tests/fakegpu/daemon ## cnnd with simulated GPUs
 	$(if $(FAKEGPU_HAVE),$(FAKEGPU_ENV)) tests/harness $<
+
+# Two hosts of four simulated GPUs each, from SQL.
+.PHONY: check-fakegpu-sql
+check-fakegpu: check-fakegpu-sql
+ifneq ($(FAKEGPU_HAVE),)
+check-fakegpu-sql: cuda $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so udf-stage $(BUILD)/bin/cnnd
+endif
+check-fakegpu-sql: ## trainings from SQL on two hosts with simulated GPUs
+	$(if $(FAKEGPU_HAVE),FAKEGPU=$(abspath $(FAKEGPU)) LIBRARIES=$(abspath $(BUILD))/lib) \
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness tests/fakegpu/hosts
 
 -include $(wildcard $(FAKEGPU)/obj/*.d)
