@@ -32,13 +32,20 @@ static int step(struct trial *t, struct backend_error *error)
 	return backend_step(t->net, &t->batch, 0.1f, 0.05, 1, NULL, NULL, NULL, error);
 }
 
-static void open_on(struct trial *t, struct build *b, uint32_t device, uint32_t flags)
+static void open_until(struct trial *t, struct build *b, uint32_t device, uint32_t flags,
+		       uint32_t timeout_ms)
 {
-	const struct backend_options how = {.device = device, .timeout_ms = 400, .flags = flags};
+	const struct backend_options how = {
+		.device = device, .timeout_ms = timeout_ms, .flags = flags};
 	struct backend_error error = {""};
 
 	if (trial_open(t, gpu_backend(), &op, b, 6, 6, &how, 3, NULL, &error))
 		BAIL("%s", error.message);
+}
+
+static void open_on(struct trial *t, struct build *b, uint32_t device, uint32_t flags)
+{
+	open_until(t, b, device, flags, 30000);
 }
 
 /* A sticky error: this device is lost, the other goes on; then it is opened anew. */
@@ -48,7 +55,7 @@ static void try_lost(struct build *b, const char *spec, const char *words, uint3
 	struct trial t, other;
 	float value;
 
-	open_on(&t, b, 0, flags);
+	open_until(&t, b, 0, flags, strstr(spec, ":hang") ? 400 : 30000);
 	open_on(&other, b, 1, flags);
 	if (step(&t, &error) || step(&t, &error) || step(&other, &error))
 		BAIL("%s", error.message);
@@ -116,7 +123,7 @@ static void try_refusal(struct build *b, const char *spec)
 /* The first, second, .. call of a function fails, from open to close: an error, and no harm. */
 static void try_each(struct build *b, const char *name, const char *kind)
 {
-	const struct backend_options how = {.timeout_ms = 400};
+	const struct backend_options how = {.timeout_ms = 30000};
 	int failed = 0, n;
 	bool good = true;
 	char spec[96];

@@ -27,7 +27,8 @@ coverage-objects: $(FAKEGPU_LIBS) $(COVERAGE)/fakegpu/libkernels.so
 		CUDA_XFLAGS='-Xcompiler --coverage' CUDA_GENCODE=-arch=compute_80 cuda
 check-fakegpu: cuda check-fakegpu-self coverage-objects $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf \
 	$(BUILD)/bench/gpu_step $(BUILD)/bench/gpu_roofline ## the CUDA back end on simulated GPUs
-	BUILD=$(BUILD) OBJECTS=$(COVERAGE) tests/gpu/fakegpu.sh tests/harness $(GPU_TEST_BIN) tests/gpu/perf.t tests/gpu/bench.t
+	BUILD=$(BUILD) OBJECTS=$(COVERAGE) tests/gpu/fakegpu.sh tests/harness -j 2 $(filter %/ops,$(GPU_TEST_BIN)) \
+		$(filter-out %/ops,$(GPU_TEST_BIN)) tests/gpu/perf.t tests/gpu/bench.t
 	tests/fakegpu/coverage.py $(COVERAGE)
 else
 check-fakegpu:
