@@ -29,6 +29,9 @@ struct rig_rows {
 #define RIG_APART_MAX 8
 static uint32_t rig_apart, rig_timeout_ms;
 static bool rig_resident;
+/* Where rows past rig_memory go; NULL: nowhere, there is room for all. */
+static const char *rig_spill;
+static uint64_t rig_memory;
 /* Their back end; NULL: the spec's. The options but for the device, which counts from rig_device;
  * rig_device_step is added to that for the next rig. */
 static const char *rig_each;
@@ -199,7 +202,8 @@ static inline int rig_data(struct rig *r, const struct rig_rows *train,
 				     .image_ms = 2000,
 				     .workers = 1};
 	struct data_config config = {
-		.memory = 256u << 20,
+		.memory = rig_spill ? rig_memory : 256u << 20,
+		.spill_dir = rig_spill,
 		.shape = {any->h, any->w, any->c},
 		.max_bad_rows = r->config.max_bad_rows,
 		.need_labels = other_set != ROW_PREDICT,

@@ -11,18 +11,21 @@
 #include "group.h"
 
 #define ROWS 203
+#define ROWS_MAX 2400 /* of rows that are spilled */
 #define PIXELS 64
 #define LAYERS "dense:24:relu,norm:80,dropout:25,dense:12:tanh,dense:4:softmax"
 
-static uint8_t image[ROWS * PIXELS];
-static int32_t label[ROWS];
-static double weight[ROWS];
+static uint8_t image[ROWS_MAX * PIXELS];
+static int32_t label[ROWS_MAX];
+static double weight[ROWS_MAX];
+static float *wide; /* the images, where rows are to be large */
+static uint32_t n_rows = ROWS;
 
 static void make_rows(void)
 {
 	uint64_t state = 5;
 
-	for (uint32_t i = 0; i < ROWS; i++) {
+	for (uint32_t i = 0; i < ROWS_MAX; i++) {
 		label[i] = (int32_t)(rig_random(&state) % 4);
 		weight[i] = .25 * (1 + rig_random(&state) % 8);
 		for (uint32_t j = 0; j < PIXELS; j++)
@@ -45,11 +48,12 @@ static struct rig_rows table(uint32_t first, uint32_t n)
 static void start(struct rig *r, uint32_t apart, const char *spec)
 {
 	char *architecture = rig_dense(PIXELS, LAYERS);
-	struct rig_rows rows = table(0, ROWS);
+	struct rig_rows rows = table(0, n_rows);
 	struct err err;
 
+	rows.f32 = wide;
 	rig_apart = apart;
-	if (rig_start(r, spec, architecture, &rows, &rows, &err))
+	if (rig_start(r, spec, architecture, &rows, wide ? NULL : &rows, &err))
 		BAIL("%s: %s", spec, err.message);
 	rig_apart = 0;
 	free(architecture);
@@ -101,6 +105,40 @@ static void same_hosts(const char *more)
 	group_end(&a);
 	group_end(&b);
 	free(architecture);
+}
+
+/* Rows that come from a file are there for one step only. */
+static void spilled(void)
+{
+	char dir[] = "/var/tmp/cnn-team-XXXXXX", spec[400];
+	struct ctl_run_row p, q;
+	struct rig a, b;
+	struct err err;
+
+	if (!mkdtemp(dir))
+		BAIL("no folder");
+	wide = malloc(sizeof(image) * sizeof(*wide));
+	if (!wide)
+		BAIL("no memory");
+	for (size_t i = 0; i < sizeof(image); i++)
+		wide[i] = image[i];
+	n_rows = ROWS_MAX;
+	snprintf(spec, sizeof(spec), COMMON "\"replicas\": 3, \"batch_size\": 20}");
+	start(&a, 0, spec);
+	rig_spill = dir;
+	rig_memory = 512u << 10;
+	start(&b, 3, spec);
+	rig_spill = NULL;
+	n_rows = ROWS;
+	free(wide);
+	wide = NULL;
+	if (rig_run(&a, 0, 1, &p, &err) || rig_run(&b, 0, 1, &q, &err))
+		BAIL("%s", err.message);
+	ok(data_spilled(b.data) > 0 && rig_same(&a, &b, CTL_WEIGHTS) && p.loss == q.loss,
+	   "spilled rows, threads: the same bits");
+	rig_end(&a);
+	rig_end(&b);
+	rmdir(dir);
 }
 
 /* ---- a back end that misbehaves ---- */
@@ -270,6 +308,7 @@ int main(void)
 	same(5, "\"model_average\": \"ema(decay=.9)\", \"metrics\": \"accuracy, top_k(k=2)\"");
 	same_hosts("\"merge\": \"gradient\"");
 	same_hosts("\"merge\": \"local_sgd\", \"merge_every\": 3");
+	spilled();
 	told_beforehand();
 	fails(1, HARM_FAIL, 0, -EIO, "device B: made to fail");
 	fails(0, HARM_LOST, 0, -ENOTRECOVERABLE, "device B is lost");
