@@ -124,8 +124,7 @@ int train_replicas_open(struct train *t, struct err *err)
 	if (rc || t->replicas == 1)
 		return rc;
 	t->on_the_way = t->nccl || !t->stage;
-	rc = open_sums(t, err);
-	return !rc && train_replicas_apart(t) ? train_team_open(t, err) : rc;
+	return open_sums(t, err);
 }
 
 void train_replicas_close(struct train *t)
@@ -178,36 +177,45 @@ int train_replicas_pool(struct train *t, float *out, struct err *err)
 	return 0;
 }
 
-static int spread(struct train *t, enum backend_arena arena, uint64_t floats, struct err *err)
+static void spread(struct train *t, enum backend_arena arena, uint64_t floats)
 {
 	float *from = floats ? train_host_arena(t, 0, arena) : NULL;
-	int rc = 0;
 
-	if (!from)
-		return 0;
-	for (uint32_t k = 1; k < t->replicas; k++)
+	for (uint32_t k = 1; from && k < t->replicas; k++)
 		if (train_host_arena(t, k, arena) != from)
 			memcpy(train_host_arena(t, k, arena), from, floats * sizeof(float));
-	for (uint32_t k = 0; !rc && k < t->replicas; k++) {
-		rc = train_stage_out(t, k, arena, err);
-		if (!t->stage)
-			backend_touch(t->replica[k], arena);
-	}
+	for (uint32_t k = 0; from && !t->stage && k < t->replicas; k++)
+		backend_touch(t->replica[k], arena);
+}
+
+/* Host arenas to the devices, where those are not one. */
+static int put(struct train *t, uint32_t arenas, struct err *err)
+{
+	const struct team_order order = {.what = TEAM_PUT, .arenas = arenas};
+	int rc = 0;
+
+	if (t->team && t->stage)
+		return train_team_run(t, &order, err);
+	for (uint32_t k = 0; k < t->replicas; k++)
+		for (uint32_t a = BACKEND_PARAM; a <= BACKEND_SLOT && !rc; a++)
+			if (arenas & 1u << a)
+				rc = train_stage_out(t, k, (enum backend_arena)a, err);
 	return rc;
 }
 
 int train_replicas_spread(struct train *t, bool grad, bool slots, struct err *err)
 {
 	const struct backend_graph *g = t->graph;
-	int rc;
 
-	if (grad)
-		return spread(t, BACKEND_GRAD, g->param_floats, err);
-	rc = spread(t, BACKEND_PARAM, g->param_floats, err);
-	if (!rc)
-		rc = spread(t, BACKEND_STAT, g->stat_floats, err);
-	if (!rc && slots)
-		rc = spread(t, BACKEND_SLOT, g->param_floats * t->slots, err);
+	if (grad) {
+		spread(t, BACKEND_GRAD, g->param_floats);
+		return put(t, 1u << BACKEND_GRAD, err);
+	}
+	spread(t, BACKEND_PARAM, g->param_floats);
+	spread(t, BACKEND_STAT, g->stat_floats);
+	if (slots)
+		spread(t, BACKEND_SLOT, g->param_floats * t->slots);
 	memset(t->replica_rows, 0, sizeof(t->replica_rows));
-	return rc;
+	return put(t, 1u << BACKEND_PARAM | 1u << BACKEND_STAT | (slots ? 1u << BACKEND_SLOT : 0),
+		   err);
 }

@@ -138,6 +138,29 @@ static int keep_rows(struct seat *s, const struct team_order *o)
 	return train_backend_err(&s->err, rc, &error, "taking the rows in");
 }
 
+static int compile(struct seat *s, const struct team_order *o)
+{
+	struct train *t = s->team->t;
+	struct backend_error error = {""};
+	int rc;
+
+	if (t->replica[s->k])
+		return 0;
+	rc = backend_compile(t->setup.backends[s->k % t->setup.n_backends], t->graph, o->options,
+			     &t->replica[s->k], &error);
+	return rc ? train_backend_err(&s->err, rc, &error, "the network cannot be compiled") : 0;
+}
+
+static int put(struct seat *s, const struct team_order *o)
+{
+	int rc = 0;
+
+	for (uint32_t a = BACKEND_PARAM; a <= BACKEND_SLOT && !rc; a++)
+		if (o->arenas & 1u << a)
+			rc = train_stage_out(s->team->t, s->k, (enum backend_arena)a, &s->err);
+	return rc;
+}
+
 /* An all-reduce may be the first to meet what has broken the device for good. */
 static int look_at_device(struct seat *s, int rc)
 {
@@ -156,8 +179,12 @@ static int work(struct seat *s, const struct team_order *o)
 {
 	int rc = 0;
 
-	if (o->what & TEAM_ROWS)
+	if (o->what & TEAM_COMPILE)
+		rc = compile(s, o);
+	if (!rc && (o->what & TEAM_ROWS))
 		rc = keep_rows(s, o);
+	if (!rc && (o->what & TEAM_PUT))
+		rc = put(s, o);
 	if (!rc && (o->what & TEAM_GRADIENT))
 		rc = gradient(s, o);
 	if (!rc && (o->what & TEAM_SUM))

@@ -16,7 +16,9 @@
 #define TEAM_SUM 2u	 /* over the replicas; keep: to the host arena of replica 0 only */
 #define TEAM_TAKE 4u	 /* the gradient becomes what is in that arena */
 #define TEAM_APPLY 8u
-#define TEAM_ROWS 16u /* devices keep the rows x[0 .. n) */
+#define TEAM_ROWS 16u	 /* devices keep the rows x[0 .. n) */
+#define TEAM_COMPILE 32u /* makes the net with *options, where there is none */
+#define TEAM_PUT 64u	 /* host arenas `arenas` to the devices */
 
 struct team_order {
 	uint32_t what; /* TEAM_*, done in this order */
@@ -26,6 +28,8 @@ struct team_order {
 	uint64_t t;
 	const void *const *x;
 	uint32_t n;
+	const struct backend_net_options *options;
+	uint32_t arenas;   /* 1 << enum backend_arena */
 	uint32_t patience; /* timeouts of a device that it may take; 0: 4 */
 };
 

@@ -212,22 +212,28 @@ static int canceled(const struct train *t, struct err *err)
 static int compile(struct train *t, struct err *err)
 {
 	struct backend_net_options options;
+	const struct team_order all = {.what = TEAM_COMPILE, .options = &options, .patience = 60};
 	struct backend_error error = {""};
+	int rc = 0;
 
 	train_net_options(t, &options);
-	for (uint32_t k = 0; k < t->replicas; k++) {
-		int rc = canceled(t, err);
-
-		if (!rc)
-			rc = backend_compile(t->setup.backends[k % t->setup.n_backends], t->graph,
-					     &options, &t->replica[k], &error);
+	for (uint32_t k = 0; k < t->replicas && !rc; k++) {
+		rc = canceled(t, err);
 		if (rc)
-			return rc == -ECANCELED
-				       ? rc
-				       : train_backend_err(err, rc, &error,
-							   "the network cannot be compiled");
+			return rc;
+		rc = backend_compile(t->setup.backends[k % t->setup.n_backends], t->graph, &options,
+				     &t->replica[k], &error);
 		options.max_batch = t->replica_batch;
+		if (t->team)
+			break;
 	}
+	if (rc)
+		return train_backend_err(err, rc, &error, "the network cannot be compiled");
+	/* the first one has shown that it can be done; the others at once */
+	if (t->team)
+		rc = train_team_run(t, &all, err);
+	if (rc)
+		return rc;
 	t->net = t->replica[0];
 	t->slots = backend_slot_count(t->net);
 	if (t->slots > TRAIN_SLOTS_MAX)
@@ -241,8 +247,10 @@ static int compile(struct train *t, struct err *err)
 static int make_net(struct train *t, struct err *err)
 {
 	uint64_t bytes;
-	int rc = compile(t, err);
+	int rc = train_replicas_apart(t) ? train_team_open(t, err) : 0;
 
+	if (!rc)
+		rc = compile(t, err);
 	if (!rc)
 		rc = train_replicas_open(t, err);
 	if (!rc && t->hosts)
