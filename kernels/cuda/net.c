@@ -281,6 +281,8 @@ void cuda_free(struct backend_net *base)
 {
 	struct cuda_net *net = (struct cuda_net *)base;
 
+	if (net->listed)
+		LIST_REMOVE(net, of_gpu);
 	if (net->ready) {
 		drain(net);
 		if (net->gpu->hung)
@@ -416,6 +418,8 @@ int cuda_compile(struct backend *backend, const struct backend_graph *graph,
 	tables_use(net);
 	net->stale = true;
 	net->graphs = !(backend->options.flags & BACKEND_NO_GRAPHS);
+	LIST_INSERT_HEAD(&net->gpu->nets, net, of_gpu);
+	net->listed = true;
 	*out = &net->base;
 	return 0;
 }

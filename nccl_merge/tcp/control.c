@@ -13,7 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "tcp.h"
+#include "../ucx/ucx.h"
 
 const char *tcp_name(const struct tcp_net *t, uint32_t host)
 {
@@ -195,6 +195,11 @@ static void got_frame(struct tcp_net *t, struct tcp_conn *c)
 	tcp_fault_locked(t, -ECONNABORTED, f.host, "host %s: %s", tcp_name(t, c->peer), f.text);
 }
 
+static bool path_cut(int rc)
+{
+	return rc == -ETIMEDOUT || rc == -EHOSTUNREACH || rc == -ENETUNREACH;
+}
+
 static void conn_ended(struct tcp_net *t, struct tcp_conn *c, int rc)
 {
 	uint32_t peer = c->peer;
@@ -213,8 +218,9 @@ static void conn_ended(struct tcp_net *t, struct tcp_conn *c, int rc)
 	if (t->peer[peer].left)
 		return;
 	if (rc)
-		tcp_fault_locked(t, -ECONNRESET, peer, "lost host %s: %s", tcp_name(t, peer),
-				 strerror(-rc));
+		/* an answer that did not come for too long is silence, for who has to judge */
+		tcp_fault_locked(t, path_cut(rc) ? -ETIMEDOUT : -ECONNRESET, peer,
+				 "lost host %s: %s", tcp_name(t, peer), strerror(-rc));
 	else
 		tcp_fault_locked(t, -ECONNRESET, peer, "lost host %s: its connection was closed",
 				 tcp_name(t, peer));
@@ -368,8 +374,10 @@ void *tcp_control_main(void *context)
 
 	pthread_mutex_lock(&t->lock);
 	while (t->state != NET_CLOSING) {
-		int wait = t->state == NET_MESHING ? 20 : 100, n;
+		int wait = t->state == NET_MESHING ? 20 : 100, tend = ucx_tend(t->ucx), n;
 
+		if (tend && tend < wait)
+			wait = tend;
 		pthread_mutex_unlock(&t->lock);
 		n = epoll_wait(t->poll_fd, ev, 32, wait);
 		pthread_mutex_lock(&t->lock);

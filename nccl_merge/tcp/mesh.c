@@ -18,6 +18,7 @@
 
 #define REMESH_SECONDS 4. /* all survivors were just confirmed to be there */
 #define RECOVER_TRIES 8
+#define DRAIN_SECONDS 1. /* what was sent shall arrive */
 
 static void tcp_close(struct merge_net *net);
 static void tcp_fault(struct merge_net *net, int code, uint32_t rank, const char *text);
@@ -190,7 +191,7 @@ static void tcp_close(struct merge_net *net)
 {
 	struct tcp_net *t = (struct tcp_net *)net;
 
-	/* every round ended with a flush: nothing is on its way */
+	ucx_drain(t->ucx, DRAIN_SECONDS);
 	ucx_down(t->ucx);
 	pthread_mutex_lock(&t->lock);
 	t->state = NET_CLOSING;

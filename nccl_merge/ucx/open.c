@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #define ADDRESS_MAX 4092
 #define CLOSE_SECONDS 2.  /* of endpoints */
 #define CANCEL_SECONDS .1 /* of requests, after that */
+#define TEND_MS 5	  /* the control thread comes so often, */
+#define TEND_SECONDS 2.	  /* for so long; then at its own pace */
 
 static int failed(struct ucx *u, const char *what, ucs_status_t status, struct merge_error *error)
 {
@@ -121,6 +124,7 @@ int ucx_open(const char *tls, const char *devices, const char *listen, struct uc
 		free(u);
 		return rc;
 	}
+	pthread_mutex_init(&u->use, NULL);
 	*out = u;
 	return 0;
 }
@@ -131,6 +135,7 @@ void ucx_close(struct ucx *u)
 		return;
 	ucx_break(u);
 	u->lib.ucp_cleanup(u->context);
+	pthread_mutex_destroy(&u->use);
 	free(u);
 }
 
@@ -195,6 +200,7 @@ void ucx_break(struct ucx *u)
 
 	if (!u->has_worker)
 		return;
+	atomic_store(&u->owed, false);
 	for (uint32_t i = 0; i < MERGE_HOSTS_MAX; i++) {
 		if (!u->peer[i].ep)
 			continue;
@@ -239,8 +245,39 @@ void ucx_break(struct ucx *u)
 
 void ucx_down(struct ucx *u)
 {
-	if (u)
-		ucx_break(u);
+	if (!u)
+		return;
+	pthread_mutex_lock(&u->use);
+	ucx_break(u);
+	pthread_mutex_unlock(&u->use);
+}
+
+void ucx_drain(struct ucx *u, double seconds)
+{
+	double until = merge_now() + seconds;
+
+	if (!u)
+		return;
+	pthread_mutex_lock(&u->use);
+	while (!ucx_flushed(u) && merge_now() < until)
+		poll(NULL, 0, 1);
+	pthread_mutex_unlock(&u->use);
+}
+
+int ucx_tend(struct ucx *u)
+{
+	bool soon;
+
+	if (!u || !atomic_load(&u->owed))
+		return 0;
+	if (pthread_mutex_trylock(&u->use))
+		return TEND_MS;
+	soon = !ucx_flushed(u);
+	/* what is not out by then waits for a host that reads nothing */
+	if (soon && merge_now() > u->owed_since + TEND_SECONDS)
+		soon = false;
+	pthread_mutex_unlock(&u->use);
+	return soon ? TEND_MS : 0;
 }
 
 /* ---- begin of a mesh
@@ -375,6 +412,6 @@ int ucx_up(struct tcp_net *t, double seconds, struct merge_error *error)
 	if (!rc)
 		rc = greet(t, seconds, error);
 	if (rc)
-		ucx_break(u);
+		ucx_down(u);
 	return rc;
 }

@@ -11,6 +11,7 @@
 #include "peers.h"
 
 #define PROGRESS_MOST 256 /* calls before the lanes are looked at again */
+#define FLUSH_SECONDS .1  /* within a round */
 
 static ucp_tag_t tag_of(uint32_t from, uint64_t seq, bool body)
 {
@@ -255,44 +256,60 @@ static void progress(struct ucx *u)
 			break;
 }
 
-/*
- * A small message counts as sent when the library has a copy of it, and nobody drives the library
- * between rounds: what it still holds would wait for the next one. That an endpoint ended meanwhile
- * is no fault of this round: nothing is wanted of it any more.
- */
-static int flush_all(struct tcp_course *c, struct merge_error *error)
+static void begin_flush(struct ucx *u)
 {
 	static const ucp_request_param_t plain;
-	struct tcp_net *t = c->t;
-	struct ucx *u = t->ucx;
-	int rc = 0;
 
 	u->flush = u->lib.ucp_worker_flush_nbx(u->worker, &plain);
 	if (wrong(u->flush))
 		u->flush = NULL;
-	while (!rc) {
-		progress(u);
-		if (test(u, &u->flush, NULL))
-			break;
-		rest(t);
-		rc = tcp_failed_already(t, error);
-		if (!rc && merge_now() - c->begin > c->limit + c->quiet)
-			return tcp_blame(c, t->config.self, -ETIMEDOUT, "UCX does not flush",
-					 error);
-	}
-	return rc;
+	u->more = false;
 }
 
-int ucx_round_within(struct tcp_net *t, struct merge_round *round, double quiet,
-		     struct merge_error *error)
+bool ucx_flushed(struct ucx *u)
+{
+	if (!atomic_load(&u->owed))
+		return true;
+	progress(u);
+	if (test(u, &u->flush, NULL) && u->more)
+		begin_flush(u);
+	if (!test(u, &u->flush, NULL))
+		return false;
+	atomic_store(&u->owed, false);
+	return true;
+}
+
+/*
+ * A small message counts as sent when the library has a copy of it, and nobody drives the library
+ * between rounds: what it still holds would wait for the next one. But a flush may also need an
+ * answer of a peer, and one that had all it wanted has left the library alone until its next round:
+ * so this waits for a moment only, and the control thread for the rest (ucx_tend). That an endpoint
+ * ended meanwhile is no fault of this round: nothing is wanted of it any more.
+ */
+static void flush_all(struct tcp_course *c)
+{
+	struct ucx *u = c->t->ucx;
+	double now = merge_now();
+
+	/* a flush holds only what came before it: behind one of an earlier round another is due */
+	if (ucx_flushed(u))
+		begin_flush(u);
+	else
+		u->more = true;
+	u->owed_since = now;
+	atomic_store(&u->owed, true);
+	while (!ucx_flushed(u) && merge_now() < now + FLUSH_SECONDS)
+		rest(c->t);
+}
+
+static int run_round(struct tcp_course *c, struct merge_error *error)
 {
 	bool finished = false, moved = false;
+	struct merge_round *round = c->round;
+	struct tcp_net *t = c->t;
 	struct ucx *u = t->ucx;
-	struct tcp_course c;
-	int rc;
+	int rc = tcp_failed_already(t, error);
 
-	tcp_course_begin(&c, t, round, quiet);
-	rc = tcp_failed_already(t, error);
 	if (!rc && !u->has_worker)
 		rc = merge_fail(error, -ENOTCONN, MERGE_NO_HOST, "UCX has not been connected");
 	for (uint32_t i = 0; i < round->n && !rc; i++) {
@@ -302,7 +319,7 @@ int ucx_round_within(struct tcp_net *t, struct merge_round *round, double quiet,
 	}
 	while (!rc) {
 		progress(u);
-		rc = pump_all(&c, &finished, &moved, error);
+		rc = pump_all(c, &finished, &moved, error);
 		if (rc || finished)
 			break;
 		if (moved)
@@ -310,16 +327,28 @@ int ucx_round_within(struct tcp_net *t, struct merge_round *round, double quiet,
 		rest(t);
 		rc = tcp_failed_already(t, error);
 		if (!rc)
-			rc = tcp_check_time(&c, error);
+			rc = tcp_check_time(c, error);
 	}
 	if (!rc && round->n)
-		rc = flush_all(&c, error);
-	if (rc) {
+		flush_all(c);
+	if (rc)
 		ucx_break(u);
-		return rc;
-	}
-	tcp_course_end(&c);
-	return 0;
+	return rc;
+}
+
+int ucx_round_within(struct tcp_net *t, struct merge_round *round, double quiet,
+		     struct merge_error *error)
+{
+	struct tcp_course c;
+	int rc;
+
+	tcp_course_begin(&c, t, round, quiet);
+	pthread_mutex_lock(&t->ucx->use);
+	rc = run_round(&c, error);
+	pthread_mutex_unlock(&t->ucx->use);
+	if (!rc)
+		tcp_course_end(&c);
+	return rc;
 }
 
 int ucx_round(struct merge_net *net, struct merge_round *round, struct merge_error *error)

@@ -17,6 +17,13 @@ void ucx_close(struct ucx *u); /* NULL is fine, here and below */
 int ucx_up(struct tcp_net *t, double seconds, struct merge_error *error);
 /* Before the next one: endpoints are closed by force, requests cancelled, the worker destroyed. */
 void ucx_down(struct ucx *u);
+/* Before an orderly end: until what the last round left behind is out, or so many seconds. */
+void ucx_drain(struct ucx *u, double seconds);
+/*
+ * The control thread, between rounds: drives the library while the last round's flush is not over.
+ * Returns when to come again, in milliseconds, 0: not before another round.
+ */
+int ucx_tend(struct ucx *u);
 int ucx_round(struct merge_net *net, struct merge_round *round, struct merge_error *error);
 
 #endif

@@ -21,7 +21,8 @@ struct block {
 	LIST_ENTRY(block) link;
 	char *p;
 	size_t bytes;
-	int device; /* -1: pinned host memory */
+	int device;		    /* -1: pinned host memory */
+	bool registered, read_only; /* pinned, and somebody else's */
 	void *map;
 	size_t map_bytes;
 };
@@ -31,6 +32,7 @@ static LIST_HEAD(, block) blocks = LIST_HEAD_INITIALIZER(blocks);
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
 	char name[64];
+	int device; /* -1: any */
 	uint64_t n, seen;
 	enum fake_fault kind;
 } fault[FAULTS_MAX];
@@ -39,7 +41,7 @@ static int n_faults;
 static const char *const count_name[FAKE_COUNTS] = {
 	"device_memory", "pinned_memory",    "streams",	    "events",
 	"graphs",	 "graph_execs",	     "dnn_handles", "dnn_descriptors",
-	"blas_handles",	 "blas_descriptors", "comms",
+	"blas_handles",	 "blas_descriptors", "comms",	    "registered_memory",
 };
 
 int *fake_current(void)
@@ -302,7 +304,7 @@ cudaError_t fake_free_pinned(void *p)
 		return cudaSuccess;
 	pthread_mutex_lock(&fake.lock);
 	b = find(p, -1);
-	if (b && b->p == p) {
+	if (b && b->p == p && !b->registered) {
 		LIST_REMOVE(b, link);
 		fake.live[FAKE_PINNED_MEMORY]--;
 	} else {
@@ -314,6 +316,74 @@ cudaError_t fake_free_pinned(void *p)
 		return cudaErrorInvalidValue;
 	}
 	free(b->p);
+	free(b);
+	return cudaSuccess;
+}
+
+/* ---- host memory that is somebody else's, pinned ---- */
+
+/* Pages of this process, all of them. */
+static bool mapped(const void *p, size_t bytes)
+{
+	size_t pages = bytes / PAGE;
+	unsigned char *in = malloc(pages);
+	bool all = in && !mincore((void *)(uintptr_t)p, bytes, in);
+
+	free(in);
+	return all;
+}
+
+/* cudaHostRegister takes any address and pins the pages around it; here whole pages are wanted, so
+ * that no page is in two registrations. */
+cudaError_t fake_register(void *p, size_t bytes, bool read_only)
+{
+	struct block *b, *other;
+	cudaError_t rc = cudaSuccess;
+
+	if ((uintptr_t)p % PAGE || bytes % PAGE) {
+		fake_violation("cudaHostRegister of %zu bytes at %p: not whole pages", bytes, p);
+		return cudaErrorInvalidValue;
+	}
+	if (!p || !bytes || !mapped(p, bytes))
+		return cudaErrorInvalidValue;
+	b = calloc(1, sizeof(*b));
+	if (!b)
+		return cudaErrorMemoryAllocation;
+	*b = (struct block){
+		.p = p, .bytes = bytes, .device = -1, .registered = true, .read_only = read_only};
+	pthread_mutex_lock(&fake.lock);
+	LIST_FOREACH (other, &blocks, link)
+		if (other->device < 0 && other->p < b->p + bytes && b->p < other->p + other->bytes)
+			rc = cudaErrorHostMemoryAlreadyRegistered;
+	if (!rc) {
+		LIST_INSERT_HEAD(&blocks, b, link);
+		fake.live[FAKE_REGISTERED_MEMORY]++;
+	}
+	pthread_mutex_unlock(&fake.lock);
+	if (rc)
+		free(b);
+	return rc;
+}
+
+cudaError_t fake_unregister(void *p)
+{
+	struct block *b;
+
+	pthread_mutex_lock(&fake.lock);
+	b = find(p, -1);
+	if (b && (b->p != p || !b->registered))
+		b = NULL;
+	if (b) {
+		LIST_REMOVE(b, link);
+		fake.live[FAKE_REGISTERED_MEMORY]--;
+	}
+	pthread_mutex_unlock(&fake.lock);
+	if (!b) {
+		fake_violation("cudaHostUnregister of %p, which is not registered", p);
+		return cudaErrorHostMemoryNotRegistered;
+	}
+	if (!mapped(b->p, b->bytes))
+		fake_violation("cudaHostUnregister of %p after its memory was unmapped", p);
 	free(b);
 	return cudaSuccess;
 }
@@ -337,14 +407,15 @@ bool fake_device_range(int device, const void *p, size_t bytes, const char *what
 	return good;
 }
 
-bool fake_pinned_range(const void *p, size_t bytes)
+bool fake_pinned_range(const void *p, size_t bytes, bool write)
 {
 	struct block *b;
 	bool good;
 
 	pthread_mutex_lock(&fake.lock);
 	b = find(p, -1);
-	good = b && bytes <= (size_t)(b->p + b->bytes - (const char *)p);
+	good = b && bytes <= (size_t)(b->p + b->bytes - (const char *)p) &&
+	       !(write && b->read_only);
 	pthread_mutex_unlock(&fake.lock);
 	return good;
 }
@@ -381,7 +452,7 @@ void fakegpu_fault(const char *spec)
 	snprintf(copy, sizeof(copy), "%s", spec ? spec : "");
 	for (item = strtok_r(copy, ";", &save); item && n_faults < FAULTS_MAX;
 	     item = strtok_r(NULL, ";", &save)) {
-		char name[64], kind[32];
+		char name[64], kind[32], *at;
 		unsigned long long n;
 
 		if (sscanf(item, "%63[^:]:%llu:%31s", name, &n, kind) != 3) {
@@ -389,6 +460,10 @@ void fakegpu_fault(const char *spec)
 			abort();
 		}
 		memset(&fault[n_faults], 0, sizeof(fault[0]));
+		at = strchr(name, '@');
+		fault[n_faults].device = at ? atoi(at + 1) : -1;
+		if (at)
+			*at = '\0';
 		memcpy(fault[n_faults].name, name, sizeof(name));
 		fault[n_faults].n = n;
 		fault[n_faults++].kind = kind_of(kind);
@@ -403,7 +478,9 @@ enum fake_fault fake_fault(const char *name)
 	pthread_mutex_lock(&fake.lock);
 	fake.calls++;
 	for (int i = 0; i < n_faults; i++)
-		if (!strcmp(fault[i].name, name) && ++fault[i].seen == fault[i].n)
+		if (!strcmp(fault[i].name, name) &&
+		    (fault[i].device < 0 || fault[i].device == *fake_current()) &&
+		    ++fault[i].seen == fault[i].n)
 			kind = fault[i].kind;
 	pthread_mutex_unlock(&fake.lock);
 	return kind;

@@ -418,6 +418,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 		rc = cudaErrorCapturedEvent;
 	} else if (e->done >= e->wanted) {
 		rc = fake.device[e->device].sticky;
+		credit = 0; /* nobody waits any more; who does asks again */
 	} else {
 		rc = fake.device[e->device].sticky ? fake.device[e->device].sticky
 						   : cudaErrorNotReady;

@@ -66,4 +66,14 @@ endif
 check-fakegpu-cnnd: $(BUILD)/tests/fakegpu/daemon ## cnnd with simulated GPUs
 	$(if $(FAKEGPU_HAVE),$(FAKEGPU_ENV)) tests/harness $<
 
+# Two hosts of four simulated GPUs each, from SQL.
+.PHONY: check-fakegpu-sql
+check-fakegpu: check-fakegpu-sql
+ifneq ($(FAKEGPU_HAVE),)
+check-fakegpu-sql: cuda $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so udf-stage $(BUILD)/bin/cnnd
+endif
+check-fakegpu-sql: ## trainings from SQL on two hosts with simulated GPUs
+	$(if $(FAKEGPU_HAVE),FAKEGPU=$(abspath $(FAKEGPU)) LIBRARIES=$(abspath $(BUILD))/lib) \
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness tests/fakegpu/hosts
+
 -include $(wildcard $(FAKEGPU)/obj/*.d)

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,10 +110,78 @@ static void test_misuse(void)
 	free(host);
 }
 
+#define PAGES 4096u
+
+static char *pages(size_t n)
+{
+	char *p = mmap(NULL, n * PAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		BAIL("no memory");
+	memset(p, 1, n * PAGES);
+	return p;
+}
+
+/* Memory of others, pinned: as with the real call, but whole pages are wanted. */
+static void test_registered(void)
+{
+	uint64_t before = fakegpu_violations();
+	const unsigned int flags = cudaHostRegisterPortable | cudaHostRegisterReadOnly;
+	char *host = pages(4), *d, *own;
+
+	cudaMalloc((void **)&d, 2 * PAGES);
+	cudaMallocHost((void **)&own, PAGES);
+	ok(cudaHostRegister(host + 8, PAGES, 0) == cudaErrorInvalidValue && seen(before) == 1,
+	   "pages are registered, not bytes");
+	ok(cudaHostRegister(host, PAGES, 1u << 20) == cudaErrorInvalidValue, "an unknown flag");
+	ok(cudaHostRegister(host, 2 * PAGES, flags) == cudaSuccess, "two pages");
+	ok(cudaHostRegister(host + PAGES, 2 * PAGES, 0) == cudaErrorHostMemoryAlreadyRegistered &&
+		   cudaGetLastError() && !cudaGetLastError(),
+	   "a page is registered once");
+	ok(cudaHostRegister(own, PAGES, 0) == cudaErrorHostMemoryAlreadyRegistered,
+	   "pinned memory is registered already");
+	cudaMemcpyAsync(d, host + PAGES + 5, 100, cudaMemcpyHostToDevice, stream);
+	ok(cudaStreamSynchronize(stream) == cudaSuccess, "a copy from it");
+	cudaMemcpyAsync(d, host + PAGES, PAGES + 1, cudaMemcpyHostToDevice, stream);
+	ok(cudaStreamSynchronize(stream) && seen(before) == 1, "one past its end is refused");
+	cudaDeviceReset();
+	cudaMemcpyAsync(host, d, 100, cudaMemcpyDeviceToHost, stream);
+	ok(cudaStreamSynchronize(stream) && seen(before) == 1, "one to it, which is read-only");
+	cudaDeviceReset();
+	cudaMemcpyAsync(d, host, 100, cudaMemcpyHostToDevice, stream);
+	ok(cudaHostUnregister(host + PAGES) == cudaErrorHostMemoryNotRegistered &&
+		   seen(before) == 1,
+	   "it is not registered from there");
+	ok(cudaFreeHost(host) != cudaSuccess && seen(before) == 1, "nor allocated");
+	ok(cudaHostUnregister(host) == cudaSuccess, "registered no more");
+	ok(cudaStreamSynchronize(stream) && seen(before) == 1,
+	   "while a copy was under way: it is refused");
+	cudaDeviceReset();
+	ok(cudaHostUnregister(host) == cudaErrorHostMemoryNotRegistered && seen(before) == 1,
+	   "not twice");
+	cudaHostRegister(host, PAGES, 0);
+	munmap(host, 4 * PAGES);
+	ok(cudaHostUnregister(host) == cudaSuccess && seen(before) == 1,
+	   "memory that was unmapped while it was registered");
+	ok(cudaHostRegister(host, PAGES, 0) == cudaErrorInvalidValue, "memory that is not there");
+	setenv("FAKEGPU_READ_ONLY", "0", 1);
+	ok(cudaHostRegister(d, PAGES, flags) == cudaErrorNotSupported, "no read-only pages");
+	unsetenv("FAKEGPU_READ_ONLY");
+	cudaGetLastError();
+	cudaFreeHost(own);
+	cudaFree(d);
+}
+
 static void test_faults(void)
 {
-	void *p;
+	void *p, *q;
 
+	fakegpu_fault("cudaMalloc@1:1:oom");
+	ok(cudaMalloc(&p, 8) == cudaSuccess, "a fault of one device is not another's");
+	cudaSetDevice(1);
+	ok(cudaMalloc(&q, 8) == cudaErrorMemoryAllocation && cudaGetLastError(), "but its own");
+	cudaSetDevice(0);
+	cudaFree(p);
 	fakegpu_fault("cudaMalloc:2:oom;kernel:1:illegal");
 	ok(cudaMalloc(&p, 8) == cudaSuccess, "the first is good");
 	launch("self_double", p, 1, 1);
@@ -338,6 +407,7 @@ int main(void)
 	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	test_order();
 	test_misuse();
+	test_registered();
 	test_faults();
 	test_graph();
 	test_convolution();

@@ -7,7 +7,7 @@ set -euo pipefail
 
 build="gcc make binutils perl procps util-linux zstd xz-utils libc6-dev
   libjansson-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libpq-dev libarchive-dev
-  libssl-dev iproute2 python3"
+  libssl-dev libucx-dev iproute2 python3"
 demo="gnuplot-nox dataset-fashion-mnist"
 bench="python3 python3-venv g++ libopenmpi-dev openmpi-bin libgloo-dev"
 study="python3-matplotlib python3-pil dataset-fashion-mnist"

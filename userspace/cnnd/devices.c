@@ -511,7 +511,9 @@ void devices_unuse(struct device_use *use)
 
 		if (!use->backend[i])
 			continue;
-		if (!(g && use->lost && defer(use->gpus, g, use->backend[i])))
+		/* of several GPUs only that one which is lost */
+		if (!(g && use->lost && backend_lost(use->backend[i]) &&
+		      defer(use->gpus, g, use->backend[i])))
 			backend_close(use->backend[i]);
 		if (g)
 			leave(use->gpus, g, use->reserved[i]);

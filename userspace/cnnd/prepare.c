@@ -9,6 +9,7 @@
 #include "hosts.h"
 #include "job.h"
 #include "link.h"
+#include "pin.h"
 #include "work.h"
 
 /* No rows may come any more, and none may be missing: sets the state that keeps feeds out. */
@@ -122,6 +123,7 @@ int work_rows_again(struct job *job, struct err *err)
 		rc = train_rows(job->train, job->data, err);
 	if (rc)
 		return rc;
+	pin_rows(job);
 	job->refeed = false;
 	work_state(job, JOB_READY);
 	return 0;
@@ -250,6 +252,7 @@ static int make_train(struct job *job, char **notice, struct err *err)
 		train_cancel(train);
 	job->state = JOB_READY;
 	pthread_mutex_unlock(&d->lock);
+	pin_rows(job);
 	return 0;
 }
 

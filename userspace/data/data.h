@@ -136,6 +136,10 @@ uint64_t data_rows(const struct data_set *data, enum row_set set);
 uint64_t data_bad_rows(const struct data_set *data, enum row_set set);
 struct backend_shape data_shape(const struct data_set *data);
 enum backend_dtype data_dtype(const struct data_set *data);
+/* Once applied: the memory that rows lie in, block by block, each of whole pages; it stays until
+ * data_free. Ends with the first result that is not 0, and returns it. */
+int data_blocks(const struct data_set *data,
+		int (*each)(void *context, const void *memory, size_t bytes), void *context);
 uint64_t data_memory(const struct data_set *data); /* bytes in memory now */
 uint64_t data_spilled(const struct data_set *data);
 int data_bad_row(const struct data_set *data, uint64_t i, enum row_set *set, const char **id,
