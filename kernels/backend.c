@@ -279,6 +279,28 @@ int backend_merge(struct backend *backend, const struct backend_merge *m,
 	return backend->ops->merge(backend, m, error);
 }
 
+bool backend_lost(const struct backend *backend)
+{
+	return backend->ops->lost && backend->ops->lost(backend);
+}
+
+int backend_host_register(struct backend *backend, const void *memory, size_t bytes,
+			  struct backend_error *error)
+{
+	if (!backend->ops->host_register)
+		return backend_fail(error, -EOPNOTSUPP, "back end %s reads from any memory",
+				    backend->ops->name);
+	if (!memory || !bytes)
+		return backend_fail(error, -EINVAL, "no memory to pin");
+	return backend->ops->host_register(backend, memory, bytes, error);
+}
+
+void backend_host_unregister(struct backend *backend, const void *memory)
+{
+	if (backend->ops->host_unregister)
+		backend->ops->host_unregister(backend, memory);
+}
+
 int backend_resident(struct backend_net *net, const void *const *x, uint32_t n,
 		     struct backend_error *error)
 {

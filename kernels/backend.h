@@ -336,6 +336,23 @@ const char *backend_name(const struct backend *backend);
 const char *backend_info(const struct backend *backend);
 /* Arenas of its nets lie on a device. */
 bool backend_on_device(const struct backend *backend);
+/* A call has given -ENOTRECOVERABLE: no other will do. */
+bool backend_lost(const struct backend *backend);
+
+/*
+ * Memory of this process that rows will be read from, whole pages that stay where they are: pins it
+ * for the device, which then fetches rows from it by itself. Every back end that reads from it is
+ * told; the first one pins it for all, so it is the last to be told of the end. Calls are as those
+ * of a net of the back end: one thread at a time. -EOPNOTSUPP: nothing is gained (ref, cpu; all
+ * nets keep their rows on the device; or rows are smaller than BACKEND_PIN_ROW bytes, which the
+ * processor gathers as quickly as a copy of each is begun). Any other error: it is not pinned, and
+ * rows are read from it all the same.
+ */
+#define BACKEND_PIN_ROW 16384u
+int backend_host_register(struct backend *backend, const void *memory, size_t bytes,
+			  struct backend_error *error);
+/* Before it is unmapped; waits for copies that are under way. */
+void backend_host_unregister(struct backend *backend, const void *memory);
 
 struct backend_net_options {
 	uint32_t max_batch; /* rows of one gradient or evaluate call */
@@ -344,6 +361,8 @@ struct backend_net_options {
 	struct backend_optimizer_config optimizer;
 	bool inference;	    /* no gradient, no slots: evaluate only */
 	bool deterministic; /* default of the callers: true */
+	/* For backend_estimate: so many rows will be kept by backend_resident. */
+	uint32_t resident_rows;
 };
 
 /* Bytes a net will take, before it is made. */

@@ -12,7 +12,7 @@
 #include "backend.h"
 
 /* Raised whenever a struct or a signature below changes; a table of another version is refused. */
-#define BACKEND_OPS_VERSION 3
+#define BACKEND_OPS_VERSION 5
 #define BACKEND_SLOTS_MAX 3
 #define BACKEND_ALIGN_FLOATS (BACKEND_ALIGN / sizeof(float))
 
@@ -62,6 +62,11 @@ struct backend_ops {
 	/* optional */
 	int (*merge)(struct backend *backend, const struct backend_merge *merge,
 		     struct backend_error *error);
+	/* optional; without lost a back end never is */
+	bool (*lost)(const struct backend *backend);
+	int (*host_register)(struct backend *backend, const void *memory, size_t bytes,
+			     struct backend_error *error);
+	void (*host_unregister)(struct backend *backend, const void *memory);
 	/* optional */
 	int (*devices)(struct backend_device *out, uint32_t max, uint32_t *n,
 		       struct backend_error *error);

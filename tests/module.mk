@@ -36,11 +36,12 @@ check: ## install what is missing, build, run every test that needs no GPU
 	BUILD=$(BUILD) tests/run $(STAGES)
 
 check-unit: $(UNIT_BIN) $(foreach l,$(UNIT_LIBS),$(MORE_TESTS_$(l))) ## unit tests of every library
-	tests/harness $^
+	@code=0; tests/harness $(filter-out $(CNND_TESTS),$^) || code=1; \
+		$(MAKE) check-unit-cnnd || code=1; exit $$code
 
 # The same tests under the sanitizers: everything under ASan and UBSan, what has threads under TSan. Their
 # instrumentation makes gcc's flow warnings guess wrong, so warnings are no errors there.
 SAN_THREAD := ring data train cnnd merge
 check-san: ## unit tests under ASan+UBSan and TSan
-	$(MAKE) BUILD=$(BUILD)/san-address SAN=address OPT=-O1 WERROR= check-unit
-	$(MAKE) BUILD=$(BUILD)/san-thread SAN=thread OPT=-O1 WERROR= $(SAN_THREAD:%=check-unit-%)
+	@code=0; $(MAKE) BUILD=$(BUILD)/san-address SAN=address OPT=-O1 WERROR= check-unit || code=1; \
+	$(MAKE) BUILD=$(BUILD)/san-thread SAN=thread OPT=-O1 WERROR= $(SAN_THREAD:%=check-unit-%) || code=1; exit $$code

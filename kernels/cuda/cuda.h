@@ -10,6 +10,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
+#include <sys/queue.h>
 
 #include "../ops.h"
 #include "launch.h"
@@ -26,7 +27,12 @@ struct cuda_backend {
 	enum cuda_type type; /* of activations */
 	bool lost, hung;     /* hung: something on it never ends */
 	uint32_t timeout_ms;
+	char why[160];	/* it is lost */
 	uint64_t bytes; /* device memory held */
+	LIST_HEAD(, cuda_net) nets;
+	bool read_only;	 /* memory can be pinned for reading alone */
+	struct pin *pin; /* n_pins of them, by address */
+	uint32_t n_pins, pins_capacity;
 	cudnnHandle_t dnn;
 	cublasLtHandle_t lt;
 	cudnnActivationDescriptor_t relu, identity;
@@ -116,6 +122,8 @@ struct weights {
 
 struct cuda_net {
 	struct backend_net base;
+	LIST_ENTRY(cuda_net) of_gpu;
+	bool listed;
 	struct cuda_backend *gpu;
 	struct plan plan;
 	cudaStream_t stream, copy;
@@ -283,8 +291,16 @@ int stage_batch(struct cuda_net *net, const struct backend_batch *batch, bool wa
 /* Those of the call after this one, if they are known. */
 int stage_ahead(struct cuda_net *net, const struct backend_batch *next,
 		struct backend_error *error);
+uint64_t stage_row(const struct cuda_net *net); /* bytes of a row as stored */
 int stage_resident(struct backend_net *net, const void *const *x, uint32_t n,
 		   struct backend_error *error);
+
+/* pin.c: host memory that is pinned, and may be copied from as it lies */
+int pin_register(struct backend *backend, const void *memory, size_t bytes,
+		 struct backend_error *error);
+void pin_unregister(struct backend *backend, const void *memory);
+void pin_release(struct cuda_backend *gpu); /* all of it */
+bool pin_holds(const struct cuda_backend *gpu, const void *memory, size_t bytes);
 
 /* record.c: runs segments 0 .. n - 1 of a sequence, captured from the second time on. */
 struct sequence {

@@ -39,10 +39,11 @@ static bool is_sticky(int code)
 static int lost(struct cuda_backend *gpu, const char *what, const char *why,
 		struct backend_error *error)
 {
+	if (!gpu->lost)
+		snprintf(gpu->why, sizeof(gpu->why), "%.60s: %.90s", what, why);
 	gpu->lost = true;
-	return backend_fail(error, -ENOTRECOVERABLE,
-			    "GPU %d is lost: %s: %s; it is to be opened anew", gpu->device, what,
-			    why);
+	return backend_fail(error, -ENOTRECOVERABLE, "GPU %d is lost: %s; it is to be opened anew",
+			    gpu->device, gpu->why);
 }
 
 int cuda_failed(struct cuda_backend *gpu, int code, const char *what, struct backend_error *error)
@@ -96,7 +97,8 @@ int cuda_enter(struct cuda_backend *gpu, struct backend_error *error)
 {
 	if (gpu->lost)
 		return backend_fail(error, -ENOTRECOVERABLE,
-				    "GPU %d is lost; it is to be opened anew", gpu->device);
+				    "GPU %d is lost: %s; it is to be opened anew", gpu->device,
+				    gpu->why);
 	return cuda_failed(gpu, cudaSetDevice(gpu->device), "cudaSetDevice", error);
 }
 
@@ -173,6 +175,7 @@ static void cuda_close(struct backend *backend)
 
 	/* makes the device current, though it may tell an old error */
 	cudaSetDevice(gpu->device);
+	pin_release(gpu);
 	if (gpu->relu)
 		cudnnDestroyActivationDescriptor(gpu->relu);
 	if (gpu->identity)
@@ -214,7 +217,7 @@ static int capabilities(struct cuda_backend *gpu, enum backend_precision precisi
 			struct backend_error *error)
 {
 	static const char *const name[BACKEND_PRECISION_COUNT] = {"f32", "tf32", "bf16", "f16"};
-	int major = 0, minor = 0, driver = 0, runtime = 0, rc;
+	int major = 0, minor = 0, driver = 0, runtime = 0, read_only = 0, rc;
 	size_t dnn = cudnnGetVersion(), lt = cublasLtGetVersion();
 	struct cudaDeviceProp prop;
 
@@ -232,6 +235,10 @@ static int capabilities(struct cuda_backend *gpu, enum backend_precision precisi
 		rc = cudaRuntimeGetVersion(&runtime);
 	if (rc)
 		return cuda_failed(gpu, rc, "properties of the device", error);
+	if (cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported,
+				   gpu->device))
+		cudaGetLastError();
+	gpu->read_only = read_only;
 	gpu->capability = 10 * major + minor;
 	if (gpu->capability < 80 &&
 	    (precision == BACKEND_PRECISION_TF32 || precision == BACKEND_PRECISION_BF16))
@@ -333,6 +340,11 @@ static float *cuda_device_arena(struct backend_net *net, enum backend_arena aren
 	return ((struct cuda_net *)net)->arena[arena];
 }
 
+static bool cuda_lost(const struct backend *backend)
+{
+	return ((const struct cuda_backend *)backend)->lost;
+}
+
 static const struct backend_ops cuda_ops = {
 	.version = BACKEND_OPS_VERSION,
 	.name = "cuda",
@@ -352,6 +364,9 @@ static const struct backend_ops cuda_ops = {
 	.device_arena = cuda_device_arena,
 	.merge = cuda_merge,
 	.devices = cuda_devices,
+	.lost = cuda_lost,
+	.host_register = pin_register,
+	.host_unregister = pin_unregister,
 };
 
 /* The only name that the shared object exports. */

@@ -281,6 +281,8 @@ void cuda_free(struct backend_net *base)
 {
 	struct cuda_net *net = (struct cuda_net *)base;
 
+	if (net->listed)
+		LIST_REMOVE(net, of_gpu);
 	if (net->ready) {
 		drain(net);
 		if (net->gpu->hung)
@@ -309,7 +311,8 @@ int cuda_estimate(struct backend *backend, const struct backend_graph *graph,
 		return -ENOMEM;
 	rc = prepare(net, backend, graph, options, &tile, NULL);
 	if (!rc)
-		*bytes = sum_of(list, device_regions(net, list, &cleared)) + gradient_bytes(net);
+		*bytes = sum_of(list, device_regions(net, list, &cleared)) + gradient_bytes(net) +
+			 options->resident_rows * net->pitch;
 	free(tile);
 	cuda_free(&net->base);
 	return rc;
@@ -415,6 +418,8 @@ int cuda_compile(struct backend *backend, const struct backend_graph *graph,
 	tables_use(net);
 	net->stale = true;
 	net->graphs = !(backend->options.flags & BACKEND_NO_GRAPHS);
+	LIST_INSERT_HEAD(&net->gpu->nets, net, of_gpu);
+	net->listed = true;
 	*out = &net->base;
 	return 0;
 }

@@ -39,7 +39,7 @@ uint64_t stage_bytes(const struct cuda_net *net)
 	return parts_of(net).end;
 }
 
-static uint64_t row_bytes(const struct cuda_net *net)
+uint64_t stage_row(const struct cuda_net *net)
 {
 	const struct backend_input *in = &net->base.options.input;
 
@@ -49,7 +49,7 @@ static uint64_t row_bytes(const struct cuda_net *net)
 static void gather(struct cuda_net *net, struct slot *s, const struct parts *p,
 		   const struct backend_batch *b, bool want)
 {
-	uint64_t outputs = net->base.outputs, bytes = row_bytes(net);
+	uint64_t outputs = net->base.outputs;
 
 	if (b->hash)
 		memcpy(s->host + p->hash, b->hash, b->n * sizeof(*b->hash));
@@ -59,13 +59,10 @@ static void gather(struct cuda_net *net, struct slot *s, const struct parts *p,
 		memcpy(s->host + p->label, b->label, b->n * sizeof(*b->label));
 	if (want && b->target && p->end > p->target)
 		memcpy(s->host + p->target, b->target, b->n * outputs * sizeof(float));
-	if (b->index) {
+	if (b->index)
 		memcpy(s->host + p->index, b->index, b->n * sizeof(*b->index));
-		return;
-	}
-	memcpy(s->x, b->x, b->n * sizeof(*b->x));
-	for (uint32_t i = 0; i < b->n; i++)
-		memcpy(s->host + p->rows + i * net->pitch, b->x[i], bytes);
+	else
+		memcpy(s->x, b->x, b->n * sizeof(*b->x));
 }
 
 static int send(struct cuda_net *net, struct slot *s, uint64_t at, uint64_t bytes)
@@ -73,6 +70,28 @@ static int send(struct cuda_net *net, struct slot *s, uint64_t at, uint64_t byte
 	return bytes ? cudaMemcpyAsync(s->device + at, s->host + at, bytes, cudaMemcpyHostToDevice,
 				       net->copy)
 		     : 0;
+}
+
+/* Rows that lie in pinned memory are copied from there, all others are gathered first. */
+static int send_rows(struct cuda_net *net, struct slot *s, uint64_t at,
+		     const struct backend_batch *b)
+{
+	uint64_t bytes = stage_row(net), sent = 0; /* rows before that one are on their way */
+	bool pins = bytes >= BACKEND_PIN_ROW && net->gpu->n_pins;
+	int rc = 0;
+
+	for (uint64_t i = 0; i < b->n && !rc; i++) {
+		if (!pins || !pin_holds(net->gpu, b->x[i], bytes)) {
+			memcpy(s->host + at + i * net->pitch, b->x[i], bytes);
+			continue;
+		}
+		rc = send(net, s, at + sent * net->pitch, (i - sent) * net->pitch);
+		if (!rc)
+			rc = cudaMemcpyAsync(s->device + at + i * net->pitch, b->x[i], bytes,
+					     cudaMemcpyHostToDevice, net->copy);
+		sent = i + 1;
+	}
+	return rc ? rc : send(net, s, at + sent * net->pitch, (b->n - sent) * net->pitch);
 }
 
 static int fill(struct cuda_net *net, struct slot *s, const struct backend_batch *b, bool want,
@@ -90,7 +109,7 @@ static int fill(struct cuda_net *net, struct slot *s, const struct backend_batch
 	gather(net, s, &p, b, want);
 	rc = send(net, s, 0, p.rows);
 	if (!rc && !b->index)
-		rc = send(net, s, p.rows, b->n * net->pitch);
+		rc = send_rows(net, s, p.rows, b);
 	if (!rc && targets)
 		rc = send(net, s, p.target, b->n * net->base.outputs * sizeof(float));
 	if (!rc)
@@ -175,7 +194,7 @@ int stage_ahead(struct cuda_net *net, const struct backend_batch *next, struct b
 static int upload_rows(struct cuda_net *net, const void *const *x, uint32_t n,
 		       struct backend_error *error)
 {
-	uint64_t bytes = row_bytes(net), rows = net->bounce_bytes / net->pitch, at = 0;
+	uint64_t bytes = stage_row(net), rows = net->bounce_bytes / net->pitch, at = 0;
 
 	if (!rows) { /* a row is larger than the bounce buffer */
 		int rc = 0;

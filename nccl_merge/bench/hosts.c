@@ -104,6 +104,29 @@ static int enter(struct perf_rank *k)
 	return 0;
 }
 
+/* Each host its own processor, as hosts have: else how the scheduler places them is measured too.
+ */
+static int settle_on_cpu(struct perf_rank *k)
+{
+	uint32_t n = 1;
+	char name[16], *end;
+	unsigned long cpu;
+	cpu_set_t set;
+
+	if (!k->o->cpus)
+		return 0;
+	for (const char *p = k->o->cpus; *p; p++)
+		n += *p == ',';
+	if (!item(k->o->cpus, k->rank % n, name, sizeof(name)))
+		return -EINVAL;
+	cpu = strtoul(name, &end, 10);
+	if (*end || cpu >= CPU_SETSIZE)
+		return -EINVAL;
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	return sched_setaffinity(0, sizeof(set), &set) ? -errno : 0;
+}
+
 static int mesh(struct perf_rank *k)
 {
 	struct merge_host list[PERF_RANKS] = {0};
@@ -153,6 +176,9 @@ static int inter_rank(struct perf_rank *k)
 	if (rc)
 		snprintf(k->error.message, sizeof(k->error.message), "network namespace: %s",
 			 strerror(-rc));
+	else if ((rc = settle_on_cpu(k)))
+		snprintf(k->error.message, sizeof(k->error.message), "processor of host %u: %s",
+			 k->rank, strerror(-rc));
 	k->in = aligned_alloc(64, (k->o->max_bytes + 127) / 64 * 64);
 	k->out = aligned_alloc(64, (k->o->max_bytes + 127) / 64 * 64);
 	if (!rc && (!k->in || !k->out))

@@ -19,7 +19,8 @@ enum {
 	OPT_GPUS,
 	OPT_TRANSPORT,
 	OPT_UCX_TLS,
-	OPT_UCX_DEVICES
+	OPT_UCX_DEVICES,
+	OPT_CPUS
 };
 
 static const struct option longs[] = {
@@ -54,6 +55,7 @@ static const struct option longs[] = {
 	{"transport", 1, 0, OPT_TRANSPORT},
 	{"ucx_tls", 1, 0, OPT_UCX_TLS},
 	{"ucx_devices", 1, 0, OPT_UCX_DEVICES},
+	{"cpus", 1, 0, OPT_CPUS},
 	{0, 0, 0, 0},
 };
 
@@ -87,6 +89,7 @@ static const char help[] =
 	"      --ucx_devices LIST     UCX_NET_DEVICES\n"
 	"      --netns A,B,...        network namespace of each host\n"
 	"      --address A,B,...      address of each host (127.0.0.1)\n"
+	"      --cpus A,B,...         processor of each host, repeated for more hosts\n"
 	"      --ring_from SIZE       from this size on the ring, instead of the fixed table\n"
 	"      --no_mac               frames without MAC\n"
 	"      --gpus                 replicas on GPUs 0, 1, .. by NCCL, with --level intra or "
@@ -197,6 +200,7 @@ static bool take(struct perf_options *o, int c, const char *arg)
 			    : c == OPT_MERGE	   ? &o->merge
 			    : c == OPT_NETNS	   ? &o->netns
 			    : c == OPT_ADDRESS	   ? &o->address
+			    : c == OPT_CPUS	   ? &o->cpus
 			    : c == OPT_UCX_TLS	   ? &o->ucx_tls
 			    : c == OPT_UCX_DEVICES ? &o->ucx_devices
 						   : NULL;

@@ -27,7 +27,7 @@ struct perf_options {
 	enum merge_transport transport;
 	const char *ucx_tls, *ucx_devices;
 	uint64_t ring_from;
-	const char *netns, *address; /* lists with commas, one per host */
+	const char *netns, *address, *cpus; /* lists with commas, one per host */
 	int argc;
 	char **argv;
 };

@@ -35,6 +35,10 @@ for m in gradient average slowmo diloco lookahead easgd adasum trimmed_mean medi
 done
 $p -b 4K -e 4K -n 2 --hosts 4 --merge average --wire bf16 >/dev/null 2>&1
 ok "--wire bf16"
+$p -b 4K -e 4K -n 2 --hosts 3 --cpus 0 >/dev/null 2>&1
+ok "--cpus 0"
+! $p -b 4K -e 4K -n 2 --hosts 2 --cpus 0,4095 >"$w/c" 2>&1 && grep -q 'processor of host 1' "$w/c"
+ok "--cpus: a processor that is not there"
 $p -b 64K -e 64K -n 2 --hosts 4 --ring_from 1 >/dev/null 2>&1
 ok "the ring"
 out=$($p -b 64K -e 256K -f 2 -n 3 --level intra -t 2 -g 2 2>&1)

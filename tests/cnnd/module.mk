@@ -2,7 +2,8 @@
 # tests/cnnd/: tests of the daemon. A unit test is linked with exactly the files that it is about; the
 # others start the real daemon in a folder of their own (lab.h) and talk to it by userspace/ctl.
 CNND_UNIT := conf admit memory drain wire vote
-CNND_LAB := start session hostile train requests limits kill hosts faults ucx
+# the longest first: they wait more than they compute, and run side by side
+CNND_LAB := faults hosts ucx session kill hostile limits start train requests
 
 CNND_GPUS := $(BUILD)/tests/cnnd/gpus
 
@@ -43,7 +44,8 @@ $(CNND_GPUS): $(BUILD)/obj/tests/cnnd/gpus.o $(call cnnd_objects,gpus devices) $
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_kernels) -lcrypto
 
-check-unit: $(CNND_UNIT_BIN) $(CNND_LAB_BIN) $(CNND_GPUS)
+CNND_TESTS := $(CNND_LAB_BIN) $(CNND_GPUS) $(CNND_UNIT_BIN)
+check-unit: $(CNND_TESTS)
 .PHONY: check-unit-cnnd
-check-unit-cnnd: $(CNND_UNIT_BIN) $(CNND_LAB_BIN) $(CNND_GPUS) ## tests of the daemon alone
-	tests/harness $^
+check-unit-cnnd: $(CNND_TESTS) ## tests of the daemon alone
+	tests/harness -j 3 $^

@@ -50,6 +50,13 @@ cudaError_t cudaGetDevice(int *device)
 	return cudaSuccess;
 }
 
+static bool read_only_supported(void)
+{
+	const char *text = getenv("FAKEGPU_READ_ONLY");
+
+	return !text || *text != '0';
+}
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
 	fake_init();
@@ -64,6 +71,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 		return cudaSuccess;
 	case cudaDevAttrMultiProcessorCount:
 		*value = 4;
+		return cudaSuccess;
+	case cudaDevAttrHostRegisterReadOnlySupported:
+		*value = read_only_supported();
 		return cudaSuccess;
 	default:
 		fake_violation("%s: attribute %d is not simulated", __func__, (int)attr);
@@ -161,6 +171,31 @@ cudaError_t cudaFreeHost(void *p)
 	return tell(rc ? rc : fake_free_pinned(p));
 }
 
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned int flags)
+{
+	bool read_only = flags & cudaHostRegisterReadOnly;
+	cudaError_t rc;
+
+	fake_init();
+	rc = unsafe(__func__);
+	if (!rc)
+		rc = fake_sticky(*fake_current());
+	if (!rc && fake_fault(__func__) == FAKE_OOM)
+		rc = cudaErrorMemoryAllocation;
+	if (!rc && (flags & ~(unsigned int)(cudaHostRegisterPortable | cudaHostRegisterReadOnly)))
+		rc = cudaErrorInvalidValue;
+	if (!rc && read_only && !read_only_supported())
+		rc = cudaErrorNotSupported;
+	return tell(rc ? rc : fake_register(p, bytes, read_only));
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+	cudaError_t rc = unsafe(__func__);
+
+	return tell(rc ? rc : fake_unregister(p));
+}
+
 struct copy {
 	void *to;
 	const void *from;
@@ -178,11 +213,11 @@ static bool copy_good(const struct copy *c, int device)
 		return false;
 	if (from && !fake_device_range(-1, c->from, c->bytes, "copy from the device"))
 		return false;
-	if (!to && !fake_pinned_range(c->to, c->bytes)) {
+	if (!to && !fake_pinned_range(c->to, c->bytes, true)) {
 		fake_violation("copy to host memory that is not pinned (any more)");
 		return false;
 	}
-	if (!from && !fake_pinned_range(c->from, c->bytes)) {
+	if (!from && !fake_pinned_range(c->from, c->bytes, false)) {
 		fake_violation("copy from host memory that is not pinned (any more)");
 		return false;
 	}
@@ -233,6 +268,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 	if (!bytes)
 		return cudaSuccess;
+	if (fake_fault(__func__))
+		return tell(cudaErrorInvalidValue);
 	return tell(fake_submit(stream, __func__, run_set, NULL, NULL, &c, sizeof(c)));
 }
 

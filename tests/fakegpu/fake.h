@@ -12,8 +12,10 @@
  * would on a real host.
  *
  * Environment: FAKEGPU_DEVICES (1), FAKEGPU_MEMORY bytes per device (1 GiB), FAKEGPU_SEED (1),
- * FAKEGPU_EAGER=1 run work at once, FAKEGPU_FAULT (fake_fault), FAKEGPU_KERNELS path of the host
- * build of the kernels, FAKEGPU_REPORT path of a file that gets one JSON line at exit.
+ * FAKEGPU_EAGER=1 run work at once,
+ * FAKEGPU_READ_ONLY=0 no registrations that are read-only to the device, FAKEGPU_FAULT
+ * (fake_fault), FAKEGPU_KERNELS path of the host build of the kernels, FAKEGPU_REPORT path of a
+ * file that gets one JSON line at exit.
  */
 #ifndef FAKEGPU_FAKE_H
 #define FAKEGPU_FAKE_H
@@ -42,6 +44,7 @@ enum fake_count {
 	FAKE_BLAS_HANDLES,
 	FAKE_BLAS_DESCRIPTORS,
 	FAKE_COMMS,
+	FAKE_REGISTERED_MEMORY,
 	FAKE_COUNTS
 };
 
@@ -81,12 +84,18 @@ cudaError_t fake_alloc_pinned(size_t bytes, void **out);
 cudaError_t fake_free_pinned(void *p);
 /* [p, p + bytes) lies in one live allocation of that device (-1: any); else a violation. */
 bool fake_device_range(int device, const void *p, size_t bytes, const char *what);
-bool fake_pinned_range(const void *p, size_t bytes);
+/* Pinned by an allocation or by a registration; write: and not read-only to the device. */
+bool fake_pinned_range(const void *p, size_t bytes, bool write);
+cudaError_t fake_register(void *p, size_t bytes, bool read_only);
+cudaError_t fake_unregister(void *p);
+/* What a library does to its workspace: begin and end of a large one, which costs less. */
+void fake_scribble(void *p, size_t bytes);
 /* Which device an address belongs to; -1: none. */
 int fake_device_of(const void *p);
 
-/* The Nth call of a name is to fail. FAKEGPU_FAULT and fakegpu_fault: "name:n:kind[;...]", name a
- * function's or 'kernel' or 'kernel.NAME'; kinds below by their names. */
+/* The Nth call of a name is to fail. FAKEGPU_FAULT and fakegpu_fault: "name[@D]:n:kind[;...]", name
+ * a function's or 'kernel' or 'kernel.NAME'; @D: the Nth with device D current; kinds below by
+ * their names. */
 enum fake_fault {
 	FAKE_NONE = 0,
 	FAKE_OOM,	 /* oom: out of memory */
@@ -134,7 +143,10 @@ bool fake_capturing_here(void); /* this thread captures: unsafe calls must fail 
 void fake_wake(void);		/* something has become ready; lock held */
 cudaError_t fake_break(int device, cudaError_t error); /* makes it sticky; lock not held */
 cudaError_t fake_sticky(int device);
-void fake_reset(int device); /* drops work and the sticky error */
+/* cudaDeviceReset: work, memory, streams, events, graphs and the sticky error go. */
+void fake_reset(int device);
+/* What a library has on a device goes with its context: end is called by every reset, lock held. */
+void fake_on_reset(void (*end)(int device));
 
 /* ---- kernels.c ---- */
 

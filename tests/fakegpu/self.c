@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,13 @@ struct self_args {
 };
 
 static cudaStream_t stream;
+
+/* Ends the context of device 0, and what there is of it; begins anew. */
+static void reset(void)
+{
+	cudaDeviceReset();
+	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+}
 
 static void launch(const char *name, float *x, uint32_t n, unsigned int blocks)
 {
@@ -80,21 +88,24 @@ static void test_misuse(void)
 	ok(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress && seen(before) == 1,
 	   "pageable memory is refused");
 	ok(cudaGetLastError() == cudaErrorIllegalAddress && cudaSetDevice(0), "the error stays");
-	cudaDeviceReset();
+	reset();
 	ok(cudaSetDevice(0) == cudaSuccess, "until the device is reset");
+	cudaMalloc((void **)&d, 64);
 	cudaMemsetAsync(d, 0, 65, stream);
 	cudaStreamSynchronize(stream);
 	ok(seen(before) == 1, "past an allocation's end");
-	cudaDeviceReset();
+	reset();
+	cudaMalloc((void **)&d, 64);
 	launch("self_lost_barrier", d, 3, 1);
 	ok(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure && seen(before) == 1,
 	   "a barrier that not all threads reach");
-	cudaDeviceReset();
+	reset();
+	cudaMalloc((void **)&d, 64);
 	cudaFree(d);
 	cudaMemsetAsync(d, 0, 4, stream);
 	cudaStreamSynchronize(stream);
 	ok(seen(before) == 1, "use after free");
-	cudaDeviceReset();
+	reset();
 	ok(cudaFree(d) != cudaSuccess && seen(before) == 1, "freed twice");
 	cudaMalloc((void **)&d, 64);
 	pid = fork();
@@ -109,16 +120,85 @@ static void test_misuse(void)
 	free(host);
 }
 
+#define PAGES 4096u
+
+static char *pages(size_t n)
+{
+	char *p = mmap(NULL, n * PAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		BAIL("no memory");
+	memset(p, 1, n * PAGES);
+	return p;
+}
+
+/* Memory of others, pinned: as with the real call, but whole pages are wanted. */
+static void test_registered(void)
+{
+	uint64_t before = fakegpu_violations();
+	const unsigned int flags = cudaHostRegisterPortable | cudaHostRegisterReadOnly;
+	char *host = pages(4), *d, *own;
+
+	cudaMalloc((void **)&d, 2 * PAGES);
+	cudaMallocHost((void **)&own, PAGES);
+	ok(cudaHostRegister(host + 8, PAGES, 0) == cudaErrorInvalidValue && seen(before) == 1,
+	   "pages are registered, not bytes");
+	ok(cudaHostRegister(host, PAGES, 1u << 20) == cudaErrorInvalidValue, "an unknown flag");
+	ok(cudaHostRegister(host, 2 * PAGES, flags) == cudaSuccess, "two pages");
+	ok(cudaHostRegister(host + PAGES, 2 * PAGES, 0) == cudaErrorHostMemoryAlreadyRegistered &&
+		   cudaGetLastError() && !cudaGetLastError(),
+	   "a page is registered once");
+	ok(cudaHostRegister(own, PAGES, 0) == cudaErrorHostMemoryAlreadyRegistered,
+	   "pinned memory is registered already");
+	cudaMemcpyAsync(d, host + PAGES + 5, 100, cudaMemcpyHostToDevice, stream);
+	ok(cudaStreamSynchronize(stream) == cudaSuccess, "a copy from it");
+	cudaMemcpyAsync(d, host + PAGES, PAGES + 1, cudaMemcpyHostToDevice, stream);
+	ok(cudaStreamSynchronize(stream) && seen(before) == 1, "one past its end is refused");
+	reset(); /* unpins, too */
+	cudaMalloc((void **)&d, 2 * PAGES);
+	ok(cudaHostRegister(host, 2 * PAGES, flags) == cudaSuccess, "again, after a reset");
+	cudaMemcpyAsync(host, d, 100, cudaMemcpyDeviceToHost, stream);
+	ok(cudaStreamSynchronize(stream) && seen(before) == 1, "one to it, which is read-only");
+	reset();
+	cudaMalloc((void **)&d, 2 * PAGES);
+	cudaHostRegister(host, 2 * PAGES, flags);
+	cudaMemcpyAsync(d, host, 100, cudaMemcpyHostToDevice, stream);
+	ok(cudaHostUnregister(host + PAGES) == cudaErrorHostMemoryNotRegistered &&
+		   seen(before) == 1,
+	   "it is not registered from there");
+	ok(cudaFreeHost(host) != cudaSuccess && seen(before) == 1, "nor allocated");
+	ok(cudaHostUnregister(host) == cudaSuccess, "registered no more");
+	ok(cudaStreamSynchronize(stream) && seen(before) == 1,
+	   "while a copy was under way: it is refused");
+	reset();
+	ok(cudaHostUnregister(host) == cudaErrorHostMemoryNotRegistered && seen(before) == 1,
+	   "not twice");
+	cudaHostRegister(host, PAGES, 0);
+	munmap(host, 4 * PAGES);
+	ok(cudaHostUnregister(host) == cudaSuccess && seen(before) == 1,
+	   "memory that was unmapped while it was registered");
+	ok(cudaHostRegister(host, PAGES, 0) == cudaErrorInvalidValue, "memory that is not there");
+	setenv("FAKEGPU_READ_ONLY", "0", 1);
+	ok(cudaHostRegister(d, PAGES, flags) == cudaErrorNotSupported, "no read-only pages");
+	unsetenv("FAKEGPU_READ_ONLY");
+	cudaGetLastError();
+}
+
 static void test_faults(void)
 {
-	void *p;
+	void *p, *q;
 
+	fakegpu_fault("cudaMalloc@1:1:oom");
+	ok(cudaMalloc(&p, 8) == cudaSuccess, "a fault of one device is not another's");
+	cudaSetDevice(1);
+	ok(cudaMalloc(&q, 8) == cudaErrorMemoryAllocation && cudaGetLastError(), "but its own");
+	cudaSetDevice(0);
+	cudaFree(p);
 	fakegpu_fault("cudaMalloc:2:oom;kernel:1:illegal");
 	ok(cudaMalloc(&p, 8) == cudaSuccess, "the first is good");
 	launch("self_double", p, 1, 1);
 	ok(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress, "an injected illegal address");
-	cudaDeviceReset();
-	cudaFree(p);
+	reset();
 	ok(cudaMalloc(&p, 8) == cudaErrorMemoryAllocation && cudaGetLastError(),
 	   "the second fails");
 	fakegpu_fault(NULL);
@@ -214,14 +294,77 @@ static void test_matmul(void)
 		       NULL, 0, stream);
 	cudaStreamSynchronize(stream);
 	ok(seen(before) == 1, "an operand that is not aligned");
-	cudaDeviceReset();
+	reset(); /* the handle goes, too; descriptors are the host's */
 	cublasLtMatrixLayoutDestroy(c);
 	cublasLtMatrixLayoutDestroy(b);
 	cublasLtMatrixLayoutDestroy(a);
 	cublasLtMatmulDescDestroy(d);
-	cublasLtDestroy(h);
-	cudaFree(dev);
-	cudaFreeHost(host);
+}
+
+/* Some of everything on both devices, work that never ends, work that waits for it. */
+static void test_reset(void)
+{
+	uint64_t before = fakegpu_violations();
+	cudaStream_t s[2];
+	cudaEvent_t e[2];
+	cudaGraph_t g;
+	cudaGraphExec_t x[2];
+	cudnnHandle_t dnn[2];
+	cublasLtHandle_t lt[2];
+	void *dev[2], *host[2];
+	int64_t live[2];
+	size_t room, all;
+
+	cudaStreamDestroy(stream);
+	for (int i = 0; i < 2; i++) {
+		cudaSetDevice(i);
+		cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking);
+		cudaEventCreateWithFlags(&e[i], cudaEventDisableTiming);
+		cudaMalloc(&dev[i], 256);
+		cudaMallocHost(&host[i], 256);
+		cudnnCreate(&dnn[i]);
+		cublasLtCreate(&lt[i]);
+		cudaStreamBeginCapture(s[i], cudaStreamCaptureModeThreadLocal);
+		cudaMemsetAsync(dev[i], i, 256, s[i]);
+		cudaStreamEndCapture(s[i], &g);
+		cudaGraphInstantiate(&x[i], g, 0);
+		cudaGraphDestroy(g);
+		live[i] = fakegpu_live();
+	}
+	fakegpu_fault("kernel:1:hang");
+	cudaSetDevice(0);
+	{
+		struct self_args a = {dev[0], 1};
+		void *args[1] = {&a};
+
+		fake_launch("self_double", (dim3){1, 1, 1}, (dim3){64, 1, 1}, args, 0, s[0]);
+	}
+	fakegpu_fault(NULL);
+	cudaEventRecord(e[0], s[0]);
+	cudaStreamWaitEvent(s[1], e[0], 0);
+	cudaGraphLaunch(x[1], s[1]);
+	cudaMemcpyAsync(host[1], dev[1], 256, cudaMemcpyDeviceToHost, s[1]);
+	ok(cudaEventQuery(e[0]) == cudaErrorNotReady, "a kernel that never ends");
+	cudaDeviceReset();
+	is(fakegpu_live(), live[1] - live[0], "a reset ends all of a device, and off the counts");
+	cudaMemGetInfo(&room, &all);
+	ok(room == all, "its memory is free");
+	is(cudaStreamSynchronize(s[1]), cudaSuccess, "who waited for it goes on");
+	ok(((char *)host[1])[255] == 1, "the other device's objects live");
+	is(seen(before), 0, "none of this is wrong");
+	cudaFree(dev[0]);
+	cudaFreeHost(host[0]);
+	cudaStreamSynchronize(s[0]);
+	cudaEventRecord(e[0], s[1]);
+	cudaGraphLaunch(x[0], s[1]);
+	cudnnSetStream(dnn[0], s[1]);
+	cublasLtDestroy(lt[0]);
+	is(seen(before), 7, "seven uses of what is gone");
+	cudaSetDevice(1);
+	cudaDeviceReset();
+	is(fakegpu_live(), 0, "and so does a reset of the other one");
+	cudaSetDevice(0);
+	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 }
 
 /* ---- two ranks ---- */
@@ -338,10 +481,12 @@ int main(void)
 	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	test_order();
 	test_misuse();
+	test_registered();
 	test_faults();
 	test_graph();
 	test_convolution();
 	test_matmul();
+	test_reset();
 	test_nccl(false);
 	test_nccl(true);
 	cudaStreamDestroy(stream);

@@ -92,6 +92,13 @@ static int use_devices(struct job *job, struct err *err)
 	};
 	int rc = devices_use(job->daemon->devices, &ask, &job->device, err);
 
+	/* A model brings what it was trained with; where there is no such device, any will do. */
+	if (rc && ask.inference) {
+		memset(err, 0, sizeof(*err));
+		ask.backend = ask.devices = NULL;
+		ask.precision = BACKEND_PRECISION_F32;
+		rc = devices_use(job->daemon->devices, &ask, &job->device, err);
+	}
 	if (!rc && job->kind == CTL_TRAIN)
 		job->config.replicas = job->device.replicas;
 	return rc;

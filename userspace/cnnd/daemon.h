@@ -159,6 +159,7 @@ struct job {
 	struct train_config config;
 	struct model *model;
 	struct device_use device; /* name: read by all, set before the job is in the table */
+	struct pins *pins;	  /* pin.h; NULL: none of its rows are */
 	struct data_set *data;	  /* feeds use it between FEED and FEED_END; set under the lock */
 	bool linked;		  /* hosts_open is through */
 	struct hosts *hosts;	  /* NULL: this host alone, or before APPLY */
@@ -193,6 +194,7 @@ struct daemon {
 	unsigned int n_feed_threads;
 	struct admit *admit;
 	struct memory *memory;
+	uint64_t pinned; /* bytes of rows, of all jobs (pin.h) */
 	struct history *history;
 	struct devices *devices;      /* opened once */
 	struct data_decoder *decoder; /* opened once */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* devices.c: see devices.h. */
 #include "devices.h"
+#include "../../nccl_merge/merge.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -337,6 +338,9 @@ static int use_gpus(struct devices *d, const struct device_ask *ask, struct devi
 	use->gpus = d;
 	use->own = true;
 	use->precision = ask->precision;
+	use->train = !ask->inference;
+	for (uint32_t i = 0; i < n; i++)
+		use->index[i] = d->gpu[use->place[i]].about.index;
 	list_name(d, use->place, n, use->name);
 	return 0;
 }
@@ -416,10 +420,16 @@ static bool defer(struct devices *d, struct gpu *g, struct backend *lost)
 static int open_gpu(struct device_use *use, uint32_t i, struct err *err)
 {
 	struct gpu *g = &use->gpus->gpu[use->place[i]];
-	struct backend_options options = {.device = g->about.index, .precision = use->precision};
+	struct backend_options options = {.device = g->about.index,
+					  .precision = use->precision,
+					  .timeout_ms = use->timeout_ms};
 	struct backend_error e = {{0}};
 	int rc = enter(use->gpus, g, err);
 
+	if (use->collective) {
+		options.alloc = merge_device_alloc;
+		options.release = merge_device_release;
+	}
 	if (rc)
 		return rc;
 	rc = backend_open("cuda", &options, &use->backend[i], &e);
@@ -438,10 +448,32 @@ int devices_start(struct device_use *use, struct err *err)
 {
 	int rc = 0;
 
+	use->collective = use->gpus && use->train && use->n > 1 && !merge_intra_find("nccl", NULL);
 	for (uint32_t i = 0; use->gpus && !rc && i < use->n; i++)
 		if (!use->backend[i])
 			rc = open_gpu(use, i, err);
 	return rc;
+}
+
+uint64_t devices_spare(const struct device_use *use)
+{
+	struct devices *d = use->gpus;
+	uint64_t least = 0;
+
+	if (!d)
+		return 0;
+	pthread_mutex_lock(&d->lock);
+	for (uint32_t i = 0; i < use->n; i++) {
+		const struct gpu *g = &d->gpu[use->place[i]];
+		uint64_t total = g->about.total_bytes, others = g->reserved - use->reserved[i];
+		uint64_t left = total > others ? total - others : 0;
+
+		left -= left / 8;
+		if (!i || left < least)
+			least = left;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return least;
 }
 
 int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err)
@@ -479,7 +511,9 @@ void devices_unuse(struct device_use *use)
 
 		if (!use->backend[i])
 			continue;
-		if (!(g && use->lost && defer(use->gpus, g, use->backend[i])))
+		/* of several GPUs only that one which is lost */
+		if (!(g && use->lost && backend_lost(use->backend[i]) &&
+		      defer(use->gpus, g, use->backend[i])))
 			backend_close(use->backend[i]);
 		if (g)
 			leave(use->gpus, g, use->reserved[i]);

@@ -14,6 +14,7 @@
 #include "lead.h"
 #include "link.h"
 #include "log.h"
+#include "pin.h"
 #include "session.h"
 
 const char *const job_kind_name[3] = {"training", "prediction", "evaluation"};
@@ -156,6 +157,7 @@ static void free_parts(struct job *job)
 	job->data = NULL;
 	pthread_mutex_unlock(&job->daemon->lock);
 	train_free(train);
+	pin_release(job);
 	hosts_close(job);
 	if (data)
 		data_free(data);

@@ -135,8 +135,12 @@ static void evict(struct members *m)
 		     c->born_ms < oldest->born_ms))
 			oldest = c;
 	}
-	if (oldest)
-		conn_ended(m, oldest, ECONNABORTED);
+	if (!oldest)
+		return;
+	conn_ended(m, oldest, ECONNABORTED);
+	/* not at the turn's end with the others: a flood would hold a turn's worth of descriptors */
+	close(oldest->fd);
+	oldest->fd = -1;
 }
 
 static void accept_all(struct members *m)
@@ -328,7 +332,8 @@ static void reap(struct members *m)
 		if (!c->dead)
 			continue;
 		LIST_REMOVE(c, link);
-		close(c->fd);
+		if (c->fd >= 0)
+			close(c->fd);
 		explicit_bzero(&c->wire, sizeof(c->wire));
 		free(c);
 	}

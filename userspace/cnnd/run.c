@@ -10,6 +10,7 @@
 #include "begin.h"
 #include "hosts.h"
 #include "log.h"
+#include "pin.h"
 #include "work.h"
 
 /* ---- RUN ---- */
@@ -99,6 +100,7 @@ static int drop_rows(struct job *job, const struct ctl_run *run, const struct ct
 	    run->first_epoch + run->count >= job->config.epochs)
 		return 0;
 	train_drop_rows(job->train);
+	pin_release(job);
 	pthread_mutex_lock(&job->daemon->lock);
 	job->data = NULL;
 	pthread_mutex_unlock(&job->daemon->lock);

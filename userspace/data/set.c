@@ -300,6 +300,12 @@ enum backend_dtype data_dtype(const struct data_set *data)
 	return data->dtype;
 }
 
+int data_blocks(const struct data_set *data,
+		int (*each)(void *context, const void *memory, size_t bytes), void *context)
+{
+	return store_blocks(data->store, each, context);
+}
+
 uint64_t data_memory(const struct data_set *data)
 {
 	return store_memory(data->store);

@@ -314,6 +314,21 @@ void store_advise(const struct store *s, uint64_t where, uint64_t bytes)
 		spill_advise(&s->spill, c->file + offset, bytes);
 }
 
+int store_blocks(const struct store *s,
+		 int (*each)(void *context, const void *memory, size_t bytes), void *context)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < s->n && !rc; i++) {
+		const struct chunk *c = &s->chunk[i];
+		uint64_t unused = c->bottom & ~(uint64_t)(PAGE - 1);
+
+		if (c->base && unused < c->size)
+			rc = each(context, c->base + unused, c->size - unused);
+	}
+	return rc;
+}
+
 uint32_t store_chunks(const struct store *s)
 {
 	return s->n;

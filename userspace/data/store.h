@@ -9,6 +9,7 @@
 #ifndef DATA_STORE_H
 #define DATA_STORE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../base/err.h"
@@ -51,6 +52,11 @@ uint32_t store_chunks(const struct store *store);
 uint32_t store_chunk(uint64_t where); /* number of the chunk that a value lies in */
 /* Nothing of the chunk will be read again: its memory, or its place in the file, is free. */
 void store_release(struct store *store, uint32_t chunk);
+
+/* Memory that values lie in, chunk by chunk, whole pages; ends with the first result that is not 0.
+ */
+int store_blocks(const struct store *store,
+		 int (*each)(void *context, const void *memory, size_t bytes), void *context);
 
 uint64_t store_memory(const struct store *store);  /* bytes in memory now */
 uint64_t store_spilled(const struct store *store); /* bytes in the file */

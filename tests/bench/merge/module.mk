@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # bench-merge: merges between hosts next to MPI_Allreduce, Gloo and the link, and inside a host next to a
-# copy in memory, alternating in one run (run.py, root). BENCH_ARGS: its options. A peer that is not
-# installed is not built and named as absent; `tests/setup/packages.sh bench` installs them.
+# copy in memory, alternating in one run (run.py, root). BENCH_ARGS: its options. The peers'
+# packages are installed; one that cannot be is not built and named as absent.
 BENCH_MERGE_BIN := $(BUILD)/bench/merge_limit
 ifneq ($(shell command -v mpicc 2>/dev/null),)
 BENCH_MERGE_BIN += $(BUILD)/bench/merge_ar_mpi
@@ -23,6 +23,10 @@ $(BUILD)/bench/merge_ar_gloo: tests/bench/merge/ar_gloo.cc
 	@mkdir -p $(@D)
 	g++ -std=c++17 $(OPT) -Wall -pthread -o $@ $< -lgloo
 
-.PHONY: bench-merge
-bench-merge: $(BENCH_MERGE_BIN) $(BUILD)/bin/merge_perf ## merges against MPI, Gloo, the link and memory (root)
+.PHONY: bench-merge bench-merge-run
+bench-merge: ## merges against MPI, Gloo, the link and memory (root)
+	tests/setup/packages.sh build bench
+	$(MAKE) bench-merge-run
+# a make of its own: what it builds depends on what has just been installed
+bench-merge-run: $(BENCH_MERGE_BIN) $(BUILD)/bin/merge_perf
 	python3 tests/bench/merge/run.py $(BUILD) $(BENCH_ARGS)

@@ -2,9 +2,10 @@
 """bench-merge: merges between hosts next to MPI_Allreduce and Gloo, alternating on the same links.
 
 usage: run.py BUILD [--hosts 2,4] [--sizes 1M,4M,16M,64M] [--runs N] [--rate MBIT] [--level inter,intra]
-       [--only NAME,...]
+       [--only NAME,...] [--no_pin]
 
-A host is a network namespace on a bridge (root). Every tool sums the same floats and checks them; in
+A host is a network namespace on a bridge (root) and, unless --no_pin, has a processor for itself, as far
+as there are enough. Every tool sums the same floats and checks them; in
 each of the runs all tools take their turn, in another order, and figures are medians over the runs.
 Ours: as it ships (with MAC), and its variants; MPI (tcp only, yielding when idle) and Gloo with each of
 their algorithms, of which the best counts; the link: one TCP stream from one host to another. --rate
@@ -89,6 +90,14 @@ def inside(ns, argv):
     return ["ip", "netns", "exec", ns, *argv]
 
 
+def cpus():
+    return sorted(os.sched_getaffinity(0))
+
+
+def pinned(host, argv):
+    return argv if ARGS.no_pin else ["taskset", "-c", str(cpus()[host % len(cpus())]), *argv]
+
+
 def group(commands, timeout=120):
     """Runs all at once; what each printed. None is left behind."""
     procs = [subprocess.Popen(c, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -130,7 +139,8 @@ class Tools:
             path = os.path.join(WORK, "perf.json")
             run([self.build + "/bin/merge_perf", "--hosts", str(self.net.n), "--netns",
                  ",".join(self.net.names), "--address", ",".join(self.net.address), "-b", str(size), "-e",
-                 str(size), "-n", str(iterations(size)), "-w", "2", "-J", path, *options])
+                 str(size), "-n", str(iterations(size)), "-w", "2", "-J", path,
+                 *([] if ARGS.no_pin else ["--cpus", ",".join(map(str, cpus()))]), *options])
             row = json.load(open(path))["results"][0]["in_place"]
             found[size] = row["time"] * 1e-6
         return found
@@ -146,25 +156,26 @@ class Tools:
                    ",".join(n + ":1" for n in self.net.names), "--mca", "oob_tcp_if_include", "10.97.0.0/24",
                    "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include",
                    "10.97.0.0/24", "--mca", "mpi_yield_when_idle", "1", *more,
+                   HERE + "/on_cpu.sh", "none" if ARGS.no_pin else ",".join(map(str, cpus())),
                    os.path.abspath(self.build + "/bench/merge_ar_mpi"), *self.work[0]]
         return lines(run([HERE + "/agent.sh", host, "exec " + " ".join(command)]))
 
     def gloo(self, algorithm):
         store = tempfile.mkdtemp(dir=WORK)
-        out = group([inside(ns, [self.build + "/bench/merge_ar_gloo", str(i), str(self.net.n), store, "eth0",
-                                 algorithm, *self.work[0]]) for i, ns in enumerate(self.net.names)])
+        out = group([inside(ns, pinned(i, [self.build + "/bench/merge_ar_gloo", str(i), str(self.net.n), store,
+                                           "eth0", algorithm, *self.work[0]])) for i, ns in enumerate(self.net.names)])
         ranks = [lines(o) for o in out]
         return {s: statistics.mean(r[s] for r in ranks) for s in self.sizes}
 
     def link(self):
         """Bytes a second of one stream, as {size: seconds} of a bus that is used to the full."""
         limit = self.build + "/bench/merge_limit"
-        server = subprocess.Popen(inside(self.net.names[1], [limit, "serve", self.net.address[1], LIMIT_PORT]),
+        server = subprocess.Popen(inside(self.net.names[1], pinned(1, [limit, "serve", self.net.address[1], LIMIT_PORT])),
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         try:
             server.stdout.readline()
-            run(inside(self.net.names[0], [limit, "send", self.net.address[1], LIMIT_PORT,
-                                           str(ARGS.link_bytes)]))
+            run(inside(self.net.names[0], pinned(0, [limit, "send", self.net.address[1], LIMIT_PORT,
+                                                     str(ARGS.link_bytes)])))
             rate = float(server.communicate(timeout=60)[0])
         finally:
             if server.poll() is None:
@@ -244,7 +255,7 @@ def inter(n):
             return max(((value[k], k[0]) for k in value if k[1] == size and k[0].startswith(kind)),
                        default=(0, ""))
         link, (mpi, mpi_name), (gloo, gloo_name) = value.get(("link one way", size)), best("mpi"), best("gloo")
-        for ours in ("tcp", "ucx"):
+        for ours in ("tcp", "tcp no MAC", "ucx"):
             mine = value.get(("ours " + ours, size))
             if mine is None:
                 continue
@@ -252,7 +263,7 @@ def inter(n):
             for peer, theirs in ((mpi_name, mpi), (gloo_name, gloo), ("link", link)):
                 if theirs:
                     emit(case, mine, peer, theirs, ARGS.runs)
-            if ours == "tcp":
+            if ours != "ucx":
                 print("%-34s bar %s" % (case, judge(mine, max(mpi, gloo), link)))
 
 
@@ -286,6 +297,7 @@ parser.add_argument("--runs", type=int, default=5)
 parser.add_argument("--rate", type=int, default=0)
 parser.add_argument("--level", default="inter,intra")
 parser.add_argument("--only", default="")
+parser.add_argument("--no_pin", action="store_true")
 parser.add_argument("--link_bytes", type=int, default=0)
 ARGS = parser.parse_args()
 ARGS.link_bytes = ARGS.link_bytes or (ARGS.rate * 125000 if ARGS.rate else 1 << 30)

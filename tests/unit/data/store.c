@@ -50,6 +50,41 @@ static bool same(const struct store *s, uint32_t i, size_t bytes, uint64_t where
 	return good;
 }
 
+struct blocks {
+	uint64_t bytes;
+	uint32_t n;
+	const char *at[512];
+	size_t size[512];
+};
+
+static int take_block(void *context, const void *memory, size_t bytes)
+{
+	struct blocks *b = context;
+
+	if (b->n == 512 || (uintptr_t)memory % 4096 || bytes % 4096)
+		return -1;
+	b->at[b->n] = memory;
+	b->size[b->n++] = bytes;
+	b->bytes += bytes;
+	return 0;
+}
+
+/* Every row that is in memory lies in one block; there is no memory beside them. */
+static bool in_blocks(const struct store *s, const uint64_t *where, uint32_t n,
+		      const struct blocks *b)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const char *p = store_pointer(s, where[i]);
+		uint32_t k = 0;
+
+		while (p && k < b->n && !(p >= b->at[k] && p < b->at[k] + b->size[k]))
+			k++;
+		if (p && k == b->n)
+			return false;
+	}
+	return b->bytes <= store_memory(s);
+}
+
 static size_t size_of(uint32_t i)
 {
 	return 1 + i * 37 % 3000 + (i % 100 == 99 ? 200000 : 0);
@@ -62,6 +97,7 @@ static void test_rows(uint64_t memory, bool spill, const char *name)
 	struct store_writer w[2] = {0};
 	uint64_t *where = malloc(N * sizeof(*where));
 	uint32_t right = 0, in_file = 0;
+	struct blocks blocks = {0};
 	struct err err;
 	int rc = store_create(memory, spill ? spill_dir : NULL, 0, 0, &s, &err);
 
@@ -84,6 +120,8 @@ static void test_rows(uint64_t memory, bool spill, const char *name)
 	is(right, N, "all come back");
 	ok(spill ? in_file > N / 2 && store_spilled(s) > 0 : !in_file && !store_spilled(s),
 	   "%s: %u rows are in the file", name, in_file);
+	is(store_blocks(s, take_block, &blocks), 0, "blocks of whole pages");
+	ok(in_blocks(s, where, N, &blocks), "  hold every row that is in memory");
 	free(where);
 	store_free(s);
 }
