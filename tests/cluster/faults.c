@@ -132,6 +132,8 @@ static void cut_link(struct lab_spec s, const char *name)
 {
 	struct lab lab;
 
+	/* TCP notices before the heartbeats are missed */
+	s.user_timeout_ms = 1500;
 	is(lab_start(&lab, &s), 4, name);
 	merges(&lab, 1, name);
 	lab_merge(&lab, NULL);

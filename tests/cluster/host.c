@@ -211,6 +211,7 @@ static bool open_all(struct self *s)
 				     .min_hosts = s->spec->min_hosts,
 				     .ring_from = s->spec->ring_from,
 				     .merge_timeout_ms = s->spec->merge_timeout_ms,
+				     .user_timeout_ms = s->spec->user_timeout_ms,
 				     .mesh_timeout_ms = 4000,
 				     .transport = s->spec->ucx ? MERGE_TRANSPORT_UCX
 							       : MERGE_TRANSPORT_TCP,

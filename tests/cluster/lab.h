@@ -21,7 +21,7 @@ struct lab_spec {
 	uint64_t ring_from;
 	uint32_t rate_mbit; /* of each host's link, 0: as fast as it goes */
 	bool bf16, ucx;
-	uint32_t merge_timeout_ms;
+	uint32_t merge_timeout_ms, user_timeout_ms; /* 0: as they are */
 	/* one host that differs */
 	uint32_t odd;
 	bool odd_secret;
