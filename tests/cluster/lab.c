@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include "lab.h"
 
-#define ASK_SECONDS 2. /* how long the others have to notice a fault too */
+#define ASK_SECONDS 6. /* how long the others have to notice a fault too */
 
 static pid_t owner;
 /* the bridge is in the namespace after those of the hosts */
@@ -180,6 +180,8 @@ uint32_t lab_start(struct lab *lab, const struct lab_spec *spec)
 void lab_signal(struct lab *lab, uint32_t host, int signal)
 {
 	kill(lab->host[host].pid, signal);
+	if (signal == SIGSTOP || signal == SIGCONT)
+		lab->host[host].stopped = signal == SIGSTOP;
 }
 
 void lab_merge(struct lab *lab, const uint32_t *delay_ms)
@@ -289,7 +291,8 @@ static void heard(struct lab *lab, uint32_t i)
 static bool all_asked(const struct lab *lab)
 {
 	for (uint32_t i = 0; i < lab->spec.n; i++)
-		if (lab->host[i].alive && lab->member[i] && !lab->host[i].asking)
+		if (lab->host[i].alive && !lab->host[i].stopped && lab->member[i] &&
+		    !lab->host[i].asking)
 			return false;
 	return true;
 }

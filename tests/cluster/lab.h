@@ -48,6 +48,7 @@ struct lab_host {
 	int fd;
 	bool alive; /* the process, as far as this side knows */
 	bool asking, busy;
+	bool stopped;		       /* by lab_signal */
 	struct lab_report last, error; /* error: text and code of the first fault, code 0: none */
 };
 
