@@ -17,7 +17,7 @@
 #define WORKSPACE 4096 /* what the one algorithm wants where it may have it */
 
 struct context {
-	uint32_t magic;
+	LIST_ENTRY(context) link;
 	int device;
 };
 
@@ -45,31 +45,59 @@ _Static_assert(sizeof(struct desc) <= sizeof(cublasLtMatmulDescOpaque_t), "too l
 
 /* ---- objects ---- */
 
+static LIST_HEAD(, context) handles = LIST_HEAD_INITIALIZER(handles);
+
+/* Lock held. */
+static void drop(struct context *c)
+{
+	LIST_REMOVE(c, link);
+	fake.live[FAKE_BLAS_HANDLES]--;
+	free(c);
+}
+
+static void end_device(int device)
+{
+	struct context *c, *next;
+
+	for (c = LIST_FIRST(&handles); c; c = next) {
+		next = LIST_NEXT(c, link);
+		if (c->device == device)
+			drop(c);
+	}
+}
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
 	struct context *c;
 
 	fake_init();
+	fake_on_reset(end_device);
 	if (fake_fault(__func__))
 		return CUBLAS_STATUS_ALLOC_FAILED;
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return CUBLAS_STATUS_ALLOC_FAILED;
-	c->magic = MAGIC_BLAS;
 	c->device = *fake_current();
-	fake_add(FAKE_BLAS_HANDLES, 1);
+	pthread_mutex_lock(&fake.lock);
+	LIST_INSERT_HEAD(&handles, c, link);
+	fake.live[FAKE_BLAS_HANDLES]++;
+	pthread_mutex_unlock(&fake.lock);
 	*out = (cublasLtHandle_t)c;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 static struct context *context(cublasLtHandle_t h, const char *what)
 {
-	struct context *c = (struct context *)h;
+	struct context *c;
 
-	if (c && c->magic == MAGIC_BLAS)
-		return c;
-	fake_violation("%s: no live cuBLASLt handle", what);
-	return NULL;
+	pthread_mutex_lock(&fake.lock);
+	LIST_FOREACH (c, &handles, link)
+		if (c == (struct context *)h)
+			break;
+	pthread_mutex_unlock(&fake.lock);
+	if (!c)
+		fake_violation("%s: no live cuBLASLt handle", what);
+	return c;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
@@ -78,9 +106,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
 
 	if (!c)
 		return CUBLAS_STATUS_NOT_INITIALIZED;
-	c->magic = 0;
-	free(c);
-	fake_add(FAKE_BLAS_HANDLES, -1);
+	pthread_mutex_lock(&fake.lock);
+	drop(c);
+	pthread_mutex_unlock(&fake.lock);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -215,7 +243,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
 	struct preference *f = (struct preference *)p;
 
-	if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+	if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+	    attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
 		return CUBLAS_STATUS_SUCCESS;
 	if (attr != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
 		fake_violation("%s: attribute %d is not simulated", __func__, (int)attr);
@@ -388,8 +417,7 @@ static cudaError_t run_matmul(struct fake_op *op)
 
 	if (!memory_good(m))
 		return cudaErrorIllegalAddress;
-	if (m->workspace_bytes)
-		memset(m->workspace, 0xff, m->workspace_bytes);
+	fake_scribble(m->workspace, m->workspace_bytes);
 	a = operand(m->pa, &m->a, m->d.ta != CUBLAS_OP_N, m->m, m->k);
 	b = operand(m->pb, &m->b, m->d.tb == CUBLAS_OP_N, m->n, m->k);
 	for (uint64_t j = 0; j < m->n; j++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-/* core.c: devices, their memory, pinned memory, injected faults and the counts. */
+/* core.c: devices, their memory, pinned memory, the counts, the end of a context. */
 #define _GNU_SOURCE
-#include "fake.h"
+#include "exec.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -15,13 +15,15 @@
 #define PAGE 4096ull
 #define GRAIN 256ull /* cudaMalloc's alignment */
 #define POISON 0xff  /* NaN as f32, f16 and bf16 */
-#define FAULTS_MAX 16
+#define HOOKS_MAX 4
+#define SCRIBBLE (64u << 10)
 
 struct block {
 	LIST_ENTRY(block) link;
 	char *p;
 	size_t bytes;
-	int device;		    /* -1: pinned host memory */
+	int device;		    /* -1: host memory */
+	int owner;		    /* the device whose context it belongs to */
 	bool registered, read_only; /* pinned, and somebody else's */
 	void *map;
 	size_t map_bytes;
@@ -30,13 +32,7 @@ struct block {
 struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static LIST_HEAD(, block) blocks = LIST_HEAD_INITIALIZER(blocks);
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct {
-	char name[64];
-	int device; /* -1: any */
-	uint64_t n, seen;
-	enum fake_fault kind;
-} fault[FAULTS_MAX];
-static int n_faults;
+static void (*hook[HOOKS_MAX])(int device);
 
 static const char *const count_name[FAKE_COUNTS] = {
 	"device_memory", "pinned_memory",    "streams",	    "events",
@@ -188,7 +184,7 @@ cudaError_t fake_alloc(int device, size_t bytes, void **out)
 		b->map_bytes = map;
 		b->p = (char *)b->map + (map - size);
 		b->bytes = bytes;
-		b->device = device;
+		b->device = b->owner = device;
 		if (mprotect(b->map, map, PROT_READ | PROT_WRITE))
 			rc = cudaErrorMemoryAllocation;
 		else
@@ -248,6 +244,13 @@ static struct block *find(const void *p, int device)
 	return NULL;
 }
 
+static void unmap(struct block *b)
+{
+	mmap(b->map, b->map_bytes, PROT_NONE,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	free(b);
+}
+
 cudaError_t fake_free(void *p)
 {
 	struct block *b;
@@ -268,9 +271,7 @@ cudaError_t fake_free(void *p)
 		fake_violation("cudaFree of %p, which is no live device allocation", p);
 		return cudaErrorInvalidValue;
 	}
-	mmap(b->map, b->map_bytes, PROT_NONE,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-	free(b);
+	unmap(b);
 	return cudaSuccess;
 }
 
@@ -288,6 +289,7 @@ cudaError_t fake_alloc_pinned(size_t bytes, void **out)
 	memset(b->p, POISON, bytes);
 	b->bytes = bytes;
 	b->device = -1;
+	b->owner = *fake_current();
 	pthread_mutex_lock(&fake.lock);
 	LIST_INSERT_HEAD(&blocks, b, link);
 	fake.live[FAKE_PINNED_MEMORY]++;
@@ -349,8 +351,12 @@ cudaError_t fake_register(void *p, size_t bytes, bool read_only)
 	b = calloc(1, sizeof(*b));
 	if (!b)
 		return cudaErrorMemoryAllocation;
-	*b = (struct block){
-		.p = p, .bytes = bytes, .device = -1, .registered = true, .read_only = read_only};
+	*b = (struct block){.p = p,
+			    .bytes = bytes,
+			    .device = -1,
+			    .owner = *fake_current(),
+			    .registered = true,
+			    .read_only = read_only};
 	pthread_mutex_lock(&fake.lock);
 	LIST_FOREACH (other, &blocks, link)
 		if (other->device < 0 && other->p < b->p + bytes && b->p < other->p + other->bytes)
@@ -388,6 +394,57 @@ cudaError_t fake_unregister(void *p)
 	return cudaSuccess;
 }
 
+static void drop_memory(int device)
+{
+	struct block *b, *next;
+
+	for (b = LIST_FIRST(&blocks); b; b = next) {
+		next = LIST_NEXT(b, link);
+		if (b->owner != device)
+			continue;
+		LIST_REMOVE(b, link);
+		fake.live[b->registered	  ? FAKE_REGISTERED_MEMORY
+			  : b->device < 0 ? FAKE_PINNED_MEMORY
+					  : FAKE_DEVICE_MEMORY]--;
+		if (b->device >= 0) {
+			unmap(b);
+			continue;
+		}
+		if (!b->registered)
+			free(b->p);
+		free(b);
+	}
+	fake.device[device].used = 0;
+}
+
+/* ---- the end of a device's context ---- */
+
+void fake_on_reset(void (*end)(int device))
+{
+	pthread_mutex_lock(&fake.lock);
+	for (int i = 0; i < HOOKS_MAX; i++) {
+		if (hook[i] && hook[i] != end)
+			continue;
+		hook[i] = end;
+		break;
+	}
+	pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_reset(int device)
+{
+	pthread_mutex_lock(&fake.lock);
+	for (int i = 0; i < HOOKS_MAX && hook[i]; i++)
+		hook[i](device);
+	exec_reset(device);
+	exec_reset_events(device);
+	exec_reset_graphs(device);
+	drop_memory(device);
+	fake.device[device].sticky = cudaSuccess;
+	fake_wake();
+	pthread_mutex_unlock(&fake.lock);
+}
+
 bool fake_device_range(int device, const void *p, size_t bytes, const char *what)
 {
 	struct block *b;
@@ -420,6 +477,16 @@ bool fake_pinned_range(const void *p, size_t bytes, bool write)
 	return good;
 }
 
+void fake_scribble(void *p, size_t bytes)
+{
+	size_t part = bytes < SCRIBBLE ? bytes : SCRIBBLE;
+
+	if (!part)
+		return;
+	memset(p, POISON, part);
+	memset((char *)p + bytes - part, POISON, part);
+}
+
 int fake_device_of(const void *p)
 {
 	for (int i = 0; i < fake.n_devices; i++)
@@ -427,61 +494,4 @@ int fake_device_of(const void *p)
 		    (const char *)p < fake.device[i].base + RESERVE)
 			return i;
 	return -1;
-}
-
-/* ---- faults ---- */
-
-static enum fake_fault kind_of(const char *text)
-{
-	static const char *const name[] = {"none",  "oom",  "illegal",
-					   "error", "hang", "unsupported"};
-
-	for (int i = 0; i < 6; i++)
-		if (!strcmp(text, name[i]))
-			return (enum fake_fault)i;
-	fprintf(stderr, "fakegpu: unknown kind of fault '%s'\n", text);
-	abort();
-}
-
-void fakegpu_fault(const char *spec)
-{
-	char copy[1024], *save = NULL, *item;
-
-	pthread_mutex_lock(&fake.lock);
-	n_faults = 0;
-	snprintf(copy, sizeof(copy), "%s", spec ? spec : "");
-	for (item = strtok_r(copy, ";", &save); item && n_faults < FAULTS_MAX;
-	     item = strtok_r(NULL, ";", &save)) {
-		char name[64], kind[32], *at;
-		unsigned long long n;
-
-		if (sscanf(item, "%63[^:]:%llu:%31s", name, &n, kind) != 3) {
-			fprintf(stderr, "fakegpu: cannot read the fault '%s'\n", item);
-			abort();
-		}
-		memset(&fault[n_faults], 0, sizeof(fault[0]));
-		at = strchr(name, '@');
-		fault[n_faults].device = at ? atoi(at + 1) : -1;
-		if (at)
-			*at = '\0';
-		memcpy(fault[n_faults].name, name, sizeof(name));
-		fault[n_faults].n = n;
-		fault[n_faults++].kind = kind_of(kind);
-	}
-	pthread_mutex_unlock(&fake.lock);
-}
-
-enum fake_fault fake_fault(const char *name)
-{
-	enum fake_fault kind = FAKE_NONE;
-
-	pthread_mutex_lock(&fake.lock);
-	fake.calls++;
-	for (int i = 0; i < n_faults; i++)
-		if (!strcmp(fault[i].name, name) &&
-		    (fault[i].device < 0 || fault[i].device == *fake_current()) &&
-		    ++fault[i].seen == fault[i].n)
-			kind = fault[i].kind;
-	pthread_mutex_unlock(&fake.lock);
-	return kind;
 }

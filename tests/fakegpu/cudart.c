@@ -268,6 +268,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 	if (!bytes)
 		return cudaSuccess;
+	if (fake_fault(__func__))
+		return tell(cudaErrorInvalidValue);
 	return tell(fake_submit(stream, __func__, run_set, NULL, NULL, &c, sizeof(c)));
 }
 

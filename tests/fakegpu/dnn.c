@@ -12,26 +12,57 @@
 
 /* ---- handle ---- */
 
+static LIST_HEAD(, cudnnContext) handles = LIST_HEAD_INITIALIZER(handles);
+
+/* Lock held. */
+static void drop(cudnnHandle_t h)
+{
+	LIST_REMOVE(h, link);
+	fake.live[FAKE_DNN_HANDLES]--;
+	free(h);
+}
+
+static void end_device(int device)
+{
+	cudnnHandle_t h, next;
+
+	for (h = LIST_FIRST(&handles); h; h = next) {
+		next = LIST_NEXT(h, link);
+		if (h->device == device)
+			drop(h);
+	}
+}
+
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out)
 {
 	struct cudnnContext *h;
 
 	fake_init();
+	fake_on_reset(end_device);
 	if (fake_fault(__func__))
 		return CUDNN_STATUS_ALLOC_FAILED;
 	h = calloc(1, sizeof(*h));
 	if (!h)
 		return CUDNN_STATUS_ALLOC_FAILED;
-	h->magic = MAGIC_DNN;
 	h->device = *fake_current();
-	fake_add(FAKE_DNN_HANDLES, 1);
+	pthread_mutex_lock(&fake.lock);
+	LIST_INSERT_HEAD(&handles, h, link);
+	fake.live[FAKE_DNN_HANDLES]++;
+	pthread_mutex_unlock(&fake.lock);
 	*out = h;
 	return CUDNN_STATUS_SUCCESS;
 }
 
 bool dnn_good(cudnnHandle_t h, const char *what)
 {
-	if (h && h->magic == MAGIC_DNN)
+	cudnnHandle_t i;
+
+	pthread_mutex_lock(&fake.lock);
+	LIST_FOREACH (i, &handles, link)
+		if (i == h)
+			break;
+	pthread_mutex_unlock(&fake.lock);
+	if (i)
 		return true;
 	fake_violation("%s: no live cuDNN handle", what);
 	return false;
@@ -41,9 +72,9 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t h)
 {
 	if (!dnn_good(h, __func__))
 		return CUDNN_STATUS_BAD_PARAM;
-	h->magic = 0;
-	free(h);
-	fake_add(FAKE_DNN_HANDLES, -1);
+	pthread_mutex_lock(&fake.lock);
+	drop(h);
+	pthread_mutex_unlock(&fake.lock);
 	return CUDNN_STATUS_SUCCESS;
 }
 

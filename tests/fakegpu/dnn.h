@@ -7,10 +7,8 @@
 
 #include <cudnn.h>
 
-#define MAGIC_DNN 0x444e4e00u
-
 struct cudnnContext {
-	uint32_t magic;
+	LIST_ENTRY(cudnnContext) link;
 	int device;
 	cudaStream_t stream;
 };

@@ -44,18 +44,22 @@ static cudnnStatus_t look(cudnnHandle_t h, const struct conv *v, const char *wha
 		*found = n_;                                                                       \
 	} while (0)
 
-/* As the library, a search runs the convolution: pointers and workspace must be there. */
-static bool search_good(cudnnHandle_t h, const void *a, const void *b, const void *c,
-			const void *workspace, size_t bytes, const char *what)
+/* As the library, a search runs the convolution: into the output, with all of the workspace. */
+static cudnnStatus_t tried(cudnnHandle_t h, struct conv *v, void *workspace, size_t bytes,
+			   const char *what)
 {
-	if (fake_capturing_here()) {
-		fake_violation("%s while a stream is being captured", what);
-		return false;
+	if (fake_capturing_here() || !h->stream) {
+		fake_violation("%s while a stream is being captured, or without a stream", what);
+		return CUDNN_STATUS_BAD_PARAM;
 	}
-	return fake_device_range(h->device, a, 1, what) &&
-	       fake_device_range(h->device, b, 1, what) &&
-	       fake_device_range(h->device, c, 1, what) &&
-	       fake_device_range(h->device, workspace, bytes, what);
+	v->device = h->device;
+	v->workspace = workspace;
+	v->workspace_bytes = bytes;
+	v->alpha = 1;
+	if (fake_submit(h->stream, what, dnn_run, NULL, NULL, v, sizeof(*v)) ||
+	    cudaStreamSynchronize(h->stream))
+		return CUDNN_STATUS_EXECUTION_FAILED;
+	return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
@@ -79,12 +83,19 @@ cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
 	const cudnnTensorDescriptor_t yd, void *p3, const int room, int *found,
 	cudnnConvolutionFwdAlgoPerf_t *perf, void *workspace, size_t bytes)
 {
-	struct conv v = {.kind = FORWARD, .x = *xd, .w = *wd, .y = *yd, .c = *cd};
+	struct conv v = {.kind = FORWARD,
+			 .x = *xd,
+			 .w = *wd,
+			 .y = *yd,
+			 .c = *cd,
+			 .in = p1,
+			 .in2 = p2,
+			 .out = p3};
 	cudnnStatus_t st = look(h, &v, __func__);
 
 	*found = 0;
-	if (!st && !search_good(h, p1, p2, p3, workspace, bytes, __func__))
-		st = CUDNN_STATUS_BAD_PARAM;
+	if (!st)
+		st = tried(h, &v, workspace, bytes, __func__);
 	if (st)
 		return st;
 	FILL(perf, cudnnConvolutionFwdAlgo_t, 1, 0, -1);
@@ -128,12 +139,19 @@ cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
 	const cudnnTensorDescriptor_t dxd, void *p3, const int room, int *found,
 	cudnnConvolutionBwdDataAlgoPerf_t *perf, void *workspace, size_t bytes)
 {
-	struct conv v = {.kind = BACKWARD_DATA, .x = *dxd, .w = *wd, .y = *dyd, .c = *cd};
+	struct conv v = {.kind = BACKWARD_DATA,
+			 .x = *dxd,
+			 .w = *wd,
+			 .y = *dyd,
+			 .c = *cd,
+			 .in = p2,
+			 .in2 = p1,
+			 .out = p3};
 	cudnnStatus_t st = look(h, &v, __func__);
 
 	*found = 0;
-	if (!st && !search_good(h, p1, p2, p3, workspace, bytes, __func__))
-		st = CUDNN_STATUS_BAD_PARAM;
+	if (!st)
+		st = tried(h, &v, workspace, bytes, __func__);
 	if (st)
 		return st;
 	FILL(perf, cudnnConvolutionBwdDataAlgo_t, 1, 0, 0);
@@ -177,12 +195,19 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
 	const cudnnFilterDescriptor_t dwd, void *p3, const int room, int *found,
 	cudnnConvolutionBwdFilterAlgoPerf_t *perf, void *workspace, size_t bytes)
 {
-	struct conv v = {.kind = BACKWARD_FILTER, .x = *xd, .w = *dwd, .y = *dyd, .c = *cd};
+	struct conv v = {.kind = BACKWARD_FILTER,
+			 .x = *xd,
+			 .w = *dwd,
+			 .y = *dyd,
+			 .c = *cd,
+			 .in = p1,
+			 .in2 = p2,
+			 .out = p3};
 	cudnnStatus_t st = look(h, &v, __func__);
 
 	*found = 0;
-	if (!st && !search_good(h, p1, p2, p3, workspace, bytes, __func__))
-		st = CUDNN_STATUS_BAD_PARAM;
+	if (!st)
+		st = tried(h, &v, workspace, bytes, __func__);
 	if (st)
 		return st;
 	FILL(perf, cudnnConvolutionBwdFilterAlgo_t, 0, 1, 0);

@@ -162,8 +162,7 @@ cudaError_t dnn_run(struct fake_op *op)
 	if (v->fused && (!fake_device_range(v->device, v->bias, (size_t)v->y.c * size_of(v->y.type),
 					    "convolution, bias")))
 		return cudaErrorIllegalAddress;
-	if (v->workspace_bytes)
-		memset(v->workspace, 0xff, v->workspace_bytes);
+	fake_scribble(v->workspace, v->workspace_bytes);
 	in = widen(v->in, n_in, v->x.type);
 	in2 = widen(v->in2, n_in2, v->x.type);
 	out = calloc(n_out, sizeof(float));

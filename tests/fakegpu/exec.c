@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * exec.c: streams, events, graphs and the one thread that executes. Work that is submitted is not
+ * exec.c: streams and the one thread that executes. Work that is submitted is not
  * run until somebody waits for something (or 256 operations have gathered), and among the streams
  * that can go on, one is chosen by the seed: so a missing synchronisation shows as a wrong result.
  */
@@ -17,7 +17,8 @@
 struct exec_streams exec_streams = LIST_HEAD_INITIALIZER(exec_streams);
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER, progress = PTHREAD_COND_INITIALIZER;
 static bool started;
-static unsigned int waiters, credit, backlog;
+static unsigned int waiters, backlog;
+unsigned int exec_credit;
 static _Thread_local unsigned int captures;
 
 /* ---- operations ---- */
@@ -77,16 +78,16 @@ static void *executor(void *unused)
 		struct fake_op *op;
 		cudaError_t rc = cudaSuccess;
 
-		if (waiters || credit || fake.eager || backlog > BACKLOG)
+		if (waiters || exec_credit || fake.eager || backlog > BACKLOG)
 			s = choose();
 		if (!s) {
-			credit = 0;
+			exec_credit = 0;
 			fake_close_memory();
 			pthread_cond_wait(&work, &fake.lock);
 			continue;
 		}
-		if (credit)
-			credit--;
+		if (exec_credit)
+			exec_credit--;
 		op = TAILQ_FIRST(&s->ops);
 		TAILQ_REMOVE(&s->ops, op, link);
 		backlog--;
@@ -141,26 +142,6 @@ cudaError_t fake_sticky(int device)
 	rc = fake.device[device].sticky;
 	pthread_mutex_unlock(&fake.lock);
 	return rc;
-}
-
-void fake_reset(int device)
-{
-	struct CUstream_st *s;
-	struct fake_op *op;
-
-	pthread_mutex_lock(&fake.lock);
-	LIST_FOREACH (s, &exec_streams, link) {
-		if (s->device != device)
-			continue;
-		while ((op = TAILQ_FIRST(&s->ops))) {
-			TAILQ_REMOVE(&s->ops, op, link);
-			backlog--;
-			end_op(op);
-		}
-	}
-	fake.device[device].sticky = cudaSuccess;
-	pthread_cond_broadcast(&progress);
-	pthread_mutex_unlock(&fake.lock);
 }
 
 /* ---- submitting ---- */
@@ -304,190 +285,39 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 	return rc;
 }
 
-/* ---- events ---- */
+/* ---- the end of a device's context ---- */
 
-static bool event_good(cudaEvent_t e, const char *what)
+static bool one_runs(int device)
 {
-	if (e && e->magic == MAGIC_EVENT)
-		return true;
-	fake_violation("%s: %p is no live event", what, (void *)e);
+	struct CUstream_st *s;
+
+	LIST_FOREACH (s, &exec_streams, link)
+		if (s->device == device && s->running)
+			return true;
 	return false;
 }
 
-static void event_unref(cudaEvent_t e)
+/* Work that waits is dropped, what runs is waited for. */
+void exec_reset(int device)
 {
-	if (--e->refs)
-		return;
-	e->magic = 0;
-	free(e);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned int flags)
-{
-	struct CUevent_st *e;
-
-	fake_init();
-	if (fake_fault(__func__))
-		return cudaErrorMemoryAllocation;
-	if (flags != cudaEventDisableTiming)
-		fake_violation("an event with timing");
-	e = calloc(1, sizeof(*e));
-	if (!e)
-		return cudaErrorMemoryAllocation;
-	e->magic = MAGIC_EVENT;
-	e->device = *fake_current();
-	e->refs = 1;
-	fake_add(FAKE_EVENTS, 1);
-	*out = e;
-	return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t e)
-{
-	if (!event_good(e, __func__))
-		return cudaErrorInvalidResourceHandle;
-	pthread_mutex_lock(&fake.lock);
-	fake.live[FAKE_EVENTS]--;
-	event_unref(e);
-	pthread_mutex_unlock(&fake.lock);
-	return cudaSuccess;
-}
-
-struct mark {
-	cudaEvent_t event;
-	uint64_t value;
-};
-
-static void end_record(struct fake_op *op)
-{
-	struct mark *m = (struct mark *)op->data;
-
-	if (m->event->done < m->value)
-		m->event->done = m->value;
-	event_unref(m->event);
-	fake_wake(); /* a stream may wait for it */
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
-{
-	struct mark m = {.event = e};
+	struct CUstream_st *s, *next;
 	struct fake_op *op;
-	cudaError_t rc = cudaSuccess;
 
-	if (!event_good(e, __func__))
-		return cudaErrorInvalidResourceHandle;
-	op = calloc(1, sizeof(*op) + sizeof(m));
-	if (!op)
-		return cudaErrorMemoryAllocation;
-	pthread_mutex_lock(&fake.lock);
-	if (!exec_alive(s, __func__)) {
-		rc = cudaErrorInvalidResourceHandle;
-	} else if (e->device != s->device) {
-		fake_violation("%s: event of device %d on a stream of device %d", __func__,
-			       e->device, s->device);
-		rc = cudaErrorInvalidResourceHandle;
-	} else if (s->capture) {
-		e->capture = s->capture;
-	} else {
-		e->capture = NULL;
-		e->refs++;
-		m.value = ++e->wanted;
-		op->name = __func__;
-		op->device = s->device;
-		op->end = end_record;
-		op->bytes = sizeof(m);
-		memcpy(op->data, &m, sizeof(m));
-		exec_start();
-		exec_put(s, op);
-		op = NULL;
-	}
-	pthread_mutex_unlock(&fake.lock);
-	free(op);
-	return rc;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t e)
-{
-	cudaError_t rc;
-
-	if (!event_good(e, __func__))
-		return cudaErrorInvalidResourceHandle;
-	pthread_mutex_lock(&fake.lock);
-	if (e->capture) {
-		e->capture->broken = true;
-		rc = cudaErrorCapturedEvent;
-	} else if (e->done >= e->wanted) {
-		rc = fake.device[e->device].sticky;
-		credit = 0; /* nobody waits any more; who does asks again */
-	} else {
-		rc = fake.device[e->device].sticky ? fake.device[e->device].sticky
-						   : cudaErrorNotReady;
-		credit += 4;
-		fake_wake();
-	}
-	pthread_mutex_unlock(&fake.lock);
-	return rc;
-}
-
-static bool mark_reached(struct fake_op *op)
-{
-	struct mark *m = (struct mark *)op->data;
-
-	return m->event->done >= m->value;
-}
-
-static void end_wait(struct fake_op *op)
-{
-	event_unref(((struct mark *)op->data)->event);
-}
-
-/* A wait for an event that is being captured draws the stream into that capture. */
-static cudaError_t wait_captured(cudaStream_t s, cudaEvent_t e)
-{
-	if (s->capture && s->capture != e->capture)
-		return cudaErrorStreamCaptureMerge;
-	if (!s->capture) {
-		s->capture = e->capture;
-		s->capturer = pthread_self();
-	}
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned int flags)
-{
-	struct mark m = {.event = e};
-	struct fake_op *op;
-	cudaError_t rc = cudaSuccess;
-
-	if (!event_good(e, __func__) || flags)
-		return cudaErrorInvalidValue;
-	op = calloc(1, sizeof(*op) + sizeof(m));
-	if (!op)
-		return cudaErrorMemoryAllocation;
-	pthread_mutex_lock(&fake.lock);
-	if (!exec_alive(s, __func__)) {
-		rc = cudaErrorInvalidResourceHandle;
-	} else if (e->capture) {
-		rc = wait_captured(s, e);
-	} else if (s->capture) {
-		if (e->done < e->wanted) {
-			s->capture->broken = true;
-			rc = cudaErrorStreamCaptureIsolation;
+	LIST_FOREACH (s, &exec_streams, link)
+		while (s->device == device && (op = TAILQ_FIRST(&s->ops))) {
+			TAILQ_REMOVE(&s->ops, op, link);
+			backlog--;
+			end_op(op);
 		}
-	} else {
-		e->refs++;
-		m.value = e->wanted;
-		op->name = __func__;
-		op->device = s->device;
-		op->ready = mark_reached;
-		op->end = end_wait;
-		op->bytes = sizeof(m);
-		memcpy(op->data, &m, sizeof(m));
-		exec_start();
-		exec_put(s, op);
-		op = NULL;
+	while (one_runs(device))
+		pthread_cond_wait(&progress, &fake.lock);
+	for (s = LIST_FIRST(&exec_streams); s; s = next) {
+		next = LIST_NEXT(s, link);
+		if (s->device != device)
+			continue;
+		LIST_REMOVE(s, link);
+		fake.live[FAKE_STREAMS]--;
+		free(s);
 	}
-	pthread_mutex_unlock(&fake.lock);
-	free(op);
-	return rc;
+	pthread_cond_broadcast(&progress);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* exec.h: between exec.c (streams, events, the executor) and graph.c (capture and graphs). */
+/* exec.h: between exec.c (streams, the executor), event.c and graph.c (capture and graphs). */
 #ifndef FAKEGPU_EXEC_H
 #define FAKEGPU_EXEC_H
 
 #include "fake.h"
 
 #define MAGIC_STREAM 0x5354524541u
-#define MAGIC_EVENT 0x45564e54u
 
 struct CUgraph_st {
 	struct fake_ops ops;
@@ -16,6 +15,7 @@ struct CUgraph_st {
 };
 
 struct CUgraphExec_st {
+	LIST_ENTRY(CUgraphExec_st) link;
 	struct fake_ops ops;
 	int device;
 };
@@ -31,7 +31,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-	uint64_t magic;
+	LIST_ENTRY(CUevent_st) link;
 	int device, refs;
 	uint64_t wanted, done; /* records submitted, executed */
 	struct CUgraph_st *capture;
@@ -40,10 +40,17 @@ struct CUevent_st {
 LIST_HEAD(exec_streams, CUstream_st);
 extern struct exec_streams exec_streams;
 
+/* Operations that the executor may run though nobody waits for one: a poll asks for some. */
+extern unsigned int exec_credit;
+
 void exec_start(void);
 bool exec_alive(cudaStream_t stream, const char *what);
 /* At the end of a stream, or of the graph it is captured into. */
 void exec_put(struct CUstream_st *s, struct fake_op *op);
 void exec_captures(int n); /* begun, less ended, by this thread */
+/* A device's context ends: what is there of it goes, and off the counts. Lock held. */
+void exec_reset(int device);
+void exec_reset_events(int device);
+void exec_reset_graphs(int device);
 
 #endif

@@ -88,6 +88,8 @@ bool fake_device_range(int device, const void *p, size_t bytes, const char *what
 bool fake_pinned_range(const void *p, size_t bytes, bool write);
 cudaError_t fake_register(void *p, size_t bytes, bool read_only);
 cudaError_t fake_unregister(void *p);
+/* What a library does to its workspace: begin and end of a large one, which costs less. */
+void fake_scribble(void *p, size_t bytes);
 /* Which device an address belongs to; -1: none. */
 int fake_device_of(const void *p);
 
@@ -141,7 +143,10 @@ bool fake_capturing_here(void); /* this thread captures: unsafe calls must fail 
 void fake_wake(void);		/* something has become ready; lock held */
 cudaError_t fake_break(int device, cudaError_t error); /* makes it sticky; lock not held */
 cudaError_t fake_sticky(int device);
-void fake_reset(int device); /* drops work and the sticky error */
+/* cudaDeviceReset: work, memory, streams, events, graphs and the sticky error go. */
+void fake_reset(int device);
+/* What a library has on a device goes with its context: end is called by every reset, lock held. */
+void fake_on_reset(void (*end)(int device));
 
 /* ---- kernels.c ---- */
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static LIST_HEAD(, CUgraphExec_st) execs = LIST_HEAD_INITIALIZER(execs);
+
 static struct fake_op *copy_op(const struct fake_op *from)
 {
 	struct fake_op *op = malloc(sizeof(*op) + from->bytes);
@@ -109,7 +111,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned l
 
 		TAILQ_INSERT_TAIL(&x->ops, copy, link);
 	}
-	fake_add(FAKE_GRAPH_EXECS, 1);
+	pthread_mutex_lock(&fake.lock);
+	LIST_INSERT_HEAD(&execs, x, link);
+	fake.live[FAKE_GRAPH_EXECS]++;
+	pthread_mutex_unlock(&fake.lock);
 	*out = x;
 	return cudaSuccess;
 }
@@ -124,14 +129,47 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g)
 	return cudaSuccess;
 }
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+static void drop(cudaGraphExec_t x)
 {
-	if (!x)
-		return cudaErrorInvalidValue;
+	LIST_REMOVE(x, link);
+	fake.live[FAKE_GRAPH_EXECS]--;
 	free_ops(&x->ops);
 	free(x);
-	fake_add(FAKE_GRAPH_EXECS, -1);
-	return cudaSuccess;
+}
+
+/* Lock held. */
+static bool alive(cudaGraphExec_t x, const char *what)
+{
+	struct CUgraphExec_st *i;
+
+	LIST_FOREACH (i, &execs, link)
+		if (i == x)
+			return true;
+	fake_violation("%s: %p is no live executable graph", what, (void *)x);
+	return false;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+	bool good;
+
+	pthread_mutex_lock(&fake.lock);
+	good = alive(x, __func__);
+	if (good)
+		drop(x);
+	pthread_mutex_unlock(&fake.lock);
+	return good ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+void exec_reset_graphs(int device)
+{
+	struct CUgraphExec_st *x, *next;
+
+	for (x = LIST_FIRST(&execs); x; x = next) {
+		next = LIST_NEXT(x, link);
+		if (x->device == device)
+			drop(x);
+	}
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
@@ -139,12 +177,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 	cudaError_t rc = cudaSuccess;
 	struct fake_op *op;
 
-	if (!x)
-		return cudaErrorInvalidValue;
-	if (fake_fault(__func__) == FAKE_ILLEGAL)
-		return fake_break(x->device, cudaErrorIllegalAddress);
+	enum fake_fault fault = fake_fault(__func__);
+
 	pthread_mutex_lock(&fake.lock);
-	if (!exec_alive(s, __func__)) {
+	if (!alive(x, __func__)) {
+		rc = cudaErrorInvalidValue;
+	} else if (fault == FAKE_ILLEGAL) {
+		rc = cudaErrorIllegalAddress;
+		if (!fake.device[x->device].sticky)
+			fake.device[x->device].sticky = rc;
+		fake_wake();
+	} else if (!exec_alive(s, __func__)) {
 		rc = cudaErrorInvalidResourceHandle;
 	} else if (s->device != x->device) {
 		fake_violation("%s: graph of device %d, stream of device %d", __func__, x->device,

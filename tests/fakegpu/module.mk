@@ -12,9 +12,9 @@ FAKEGPU_CFLAGS := -std=gnu11 -O2 -g -fPIC -pthread -Wall -Wextra -Wshadow -Wno-d
 	-Wno-unused-parameter $(if $(WERROR),-Werror) -isystem $(CUDA_HOME)/include
 # No FMA contraction: what the kernels compute with plain operators has two roundings, as their rules say.
 FAKEGPU_CXXFLAGS := -std=c++17 -O2 -g -fPIC -pthread -ffp-contract=off -Wall -Wno-unknown-pragmas -Wno-unused-function \
-	-isystem $(CUDA_HOME)/include -I$(FAKEGPU_DIR) -I. $(FAKEGPU_COVERAGE)
+	-isystem $(CUDA_HOME)/include -I$(FAKEGPU_DIR) -I.
 
-FAKEGPU_CORE := core exec graph cudart kernels
+FAKEGPU_CORE := core fault exec event graph cudart kernels
 FAKEGPU_OF_dnn := dnn dnn_run dnn_find
 FAKEGPU_OF_blaslt := blaslt
 FAKEGPU_OF_nccl := nccl
@@ -36,9 +36,12 @@ $(eval $(call fakegpu_lib,libcudnn.so.9,dnn,-Wl$(comma)--version-script$(comma)$
 $(eval $(call fakegpu_lib,libcublasLt.so.13,blaslt,-Wl$(comma)--version-script$(comma)$(FAKEGPU_DIR)/cublasLt.map))
 $(eval $(call fakegpu_lib,libnccl.so.2,nccl,))
 
-# The host build of the kernels.
+# The host build of the kernels; the same with the lines counted (one thread runs them all).
 $(FAKEGPU)/libkernels.so: $(FAKEGPU_DIR)/all_kernels.cc $(wildcard kernels/cuda/*.cuh kernels/cuda/*.h) $(FAKEGPU)/libcudart.so.13
 	$(CXX) $(FAKEGPU_CXXFLAGS) -shared -o $@ $< $(FAKEGPU)/libcudart.so.13
+$(BUILD)/coverage/fakegpu/libkernels.so: $(FAKEGPU_DIR)/all_kernels.cc $(wildcard kernels/cuda/*.cuh kernels/cuda/*.h) $(FAKEGPU)/libcudart.so.13
+	@mkdir -p $(@D)
+	$(CXX) $(FAKEGPU_CXXFLAGS) --coverage -fprofile-update=single -shared -o $@ $< $(FAKEGPU)/libcudart.so.13
 $(FAKEGPU)/libself_kernels.so: $(FAKEGPU_DIR)/self_kernels.cc $(FAKEGPU_DIR)/fakegpu_device.h $(FAKEGPU)/libcudart.so.13
 	$(CXX) $(FAKEGPU_CXXFLAGS) -shared -o $@ $< $(FAKEGPU)/libcudart.so.13
 $(FAKEGPU)/self: $(FAKEGPU)/obj/self.o $(FAKEGPU_LIBS) $(FAKEGPU)/libself_kernels.so

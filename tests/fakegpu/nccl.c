@@ -13,7 +13,6 @@
 
 #include <nccl.h>
 
-#define MAGIC_COMM 0x434f4d4du
 #define RANKS_MAX FAKE_DEVICES_MAX
 #define WINDOW 64 /* collectives of one clique in flight */
 
@@ -34,7 +33,7 @@ struct clique {
 };
 
 struct ncclComm {
-	uint32_t magic;
+	LIST_ENTRY(ncclComm) link;
 	struct clique *clique;
 	int rank, device;
 	uint64_t seq;
@@ -46,6 +45,8 @@ struct ncclComm {
 };
 
 static LIST_HEAD(, clique) cliques = LIST_HEAD_INITIALIZER(cliques);
+static void end_device(int device);
+static LIST_HEAD(, ncclComm) comms = LIST_HEAD_INITIALIZER(comms);
 
 ncclResult_t ncclGetVersion(int *v)
 {
@@ -90,7 +91,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
 static bool good(ncclComm_t c, const char *what)
 {
-	if (c && c->magic == MAGIC_COMM && !c->gone)
+	ncclComm_t i;
+
+	pthread_mutex_lock(&fake.lock);
+	LIST_FOREACH (i, &comms, link)
+		if (i == c)
+			break;
+	pthread_mutex_unlock(&fake.lock);
+	if (i)
 		return true;
 	fake_violation("%s: no live communicator", what);
 	return false;
@@ -123,6 +131,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
 	ncclComm_t c;
 
 	fake_init();
+	fake_on_reset(end_device);
 	if (!config || config->magic != 0xcafebeef || config->size != sizeof(*config)) {
 		fake_violation("%s: configuration not initialised", __func__);
 		return ncclInvalidArgument;
@@ -134,7 +143,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return ncclSystemError;
-	c->magic = MAGIC_COMM;
 	c->rank = rank;
 	c->device = *fake_current();
 	pthread_mutex_lock(&fake.lock);
@@ -155,6 +163,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
 	q->refs++;
 	c->clique = q;
 	fake.live[FAKE_COMMS]++;
+	LIST_INSERT_HEAD(&comms, c, link);
 	pthread_mutex_unlock(&fake.lock);
 	*out = c;
 	return ncclInProgress;
@@ -243,7 +252,6 @@ static void unref(ncclComm_t c)
 		LIST_REMOVE(q, link);
 		free(q);
 	}
-	c->magic = 0;
 	free(c);
 }
 
@@ -314,6 +322,32 @@ ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType
 
 /* ---- the end of a communicator ---- */
 
+/* Lock held. */
+static void drop(ncclComm_t c, bool aborted)
+{
+	c->aborted = c->aborted || aborted;
+	c->gone = true;
+	LIST_REMOVE(c, link);
+	fake.live[FAKE_COMMS]--;
+	fake_wake();
+	unref(c);
+}
+
+/* NCCL cannot give back what it has on a device whose context has ended: it must have been aborted.
+ */
+static void end_device(int device)
+{
+	ncclComm_t c, next;
+
+	for (c = LIST_FIRST(&comms); c; c = next) {
+		next = LIST_NEXT(c, link);
+		if (c->device != device)
+			continue;
+		fake_violation("cudaDeviceReset of device %d, which has a communicator", device);
+		drop(c, true);
+	}
+}
+
 static ncclResult_t leave(ncclComm_t c, bool aborted, const char *what)
 {
 	if (!good(c, what))
@@ -321,11 +355,7 @@ static ncclResult_t leave(ncclComm_t c, bool aborted, const char *what)
 	if (c->registered && !aborted)
 		fake_violation("%s: %d buffers are still registered", what, c->registered);
 	pthread_mutex_lock(&fake.lock);
-	c->aborted = c->aborted || aborted;
-	c->gone = true;
-	fake.live[FAKE_COMMS]--;
-	fake_wake();
-	unref(c);
+	drop(c, aborted);
 	pthread_mutex_unlock(&fake.lock);
 	return ncclSuccess;
 }
@@ -369,6 +399,8 @@ static ncclResult_t enter(ncclComm_t c, void *p, size_t bytes, void **handle, co
 {
 	if (!good(c, what) || !fake_device_range(c->device, p, bytes, what))
 		return ncclInvalidArgument;
+	if (fake_fault(what))
+		return ncclInvalidUsage;
 	c->registered++;
 	*handle = p;
 	return ncclSuccess;

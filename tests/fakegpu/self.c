@@ -28,6 +28,13 @@ struct self_args {
 
 static cudaStream_t stream;
 
+/* Ends the context of device 0, and what there is of it; begins anew. */
+static void reset(void)
+{
+	cudaDeviceReset();
+	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+}
+
 static void launch(const char *name, float *x, uint32_t n, unsigned int blocks)
 {
 	struct self_args a = {x, n};
@@ -81,21 +88,24 @@ static void test_misuse(void)
 	ok(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress && seen(before) == 1,
 	   "pageable memory is refused");
 	ok(cudaGetLastError() == cudaErrorIllegalAddress && cudaSetDevice(0), "the error stays");
-	cudaDeviceReset();
+	reset();
 	ok(cudaSetDevice(0) == cudaSuccess, "until the device is reset");
+	cudaMalloc((void **)&d, 64);
 	cudaMemsetAsync(d, 0, 65, stream);
 	cudaStreamSynchronize(stream);
 	ok(seen(before) == 1, "past an allocation's end");
-	cudaDeviceReset();
+	reset();
+	cudaMalloc((void **)&d, 64);
 	launch("self_lost_barrier", d, 3, 1);
 	ok(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure && seen(before) == 1,
 	   "a barrier that not all threads reach");
-	cudaDeviceReset();
+	reset();
+	cudaMalloc((void **)&d, 64);
 	cudaFree(d);
 	cudaMemsetAsync(d, 0, 4, stream);
 	cudaStreamSynchronize(stream);
 	ok(seen(before) == 1, "use after free");
-	cudaDeviceReset();
+	reset();
 	ok(cudaFree(d) != cudaSuccess && seen(before) == 1, "freed twice");
 	cudaMalloc((void **)&d, 64);
 	pid = fork();
@@ -144,10 +154,14 @@ static void test_registered(void)
 	ok(cudaStreamSynchronize(stream) == cudaSuccess, "a copy from it");
 	cudaMemcpyAsync(d, host + PAGES, PAGES + 1, cudaMemcpyHostToDevice, stream);
 	ok(cudaStreamSynchronize(stream) && seen(before) == 1, "one past its end is refused");
-	cudaDeviceReset();
+	reset(); /* unpins, too */
+	cudaMalloc((void **)&d, 2 * PAGES);
+	ok(cudaHostRegister(host, 2 * PAGES, flags) == cudaSuccess, "again, after a reset");
 	cudaMemcpyAsync(host, d, 100, cudaMemcpyDeviceToHost, stream);
 	ok(cudaStreamSynchronize(stream) && seen(before) == 1, "one to it, which is read-only");
-	cudaDeviceReset();
+	reset();
+	cudaMalloc((void **)&d, 2 * PAGES);
+	cudaHostRegister(host, 2 * PAGES, flags);
 	cudaMemcpyAsync(d, host, 100, cudaMemcpyHostToDevice, stream);
 	ok(cudaHostUnregister(host + PAGES) == cudaErrorHostMemoryNotRegistered &&
 		   seen(before) == 1,
@@ -156,7 +170,7 @@ static void test_registered(void)
 	ok(cudaHostUnregister(host) == cudaSuccess, "registered no more");
 	ok(cudaStreamSynchronize(stream) && seen(before) == 1,
 	   "while a copy was under way: it is refused");
-	cudaDeviceReset();
+	reset();
 	ok(cudaHostUnregister(host) == cudaErrorHostMemoryNotRegistered && seen(before) == 1,
 	   "not twice");
 	cudaHostRegister(host, PAGES, 0);
@@ -168,8 +182,6 @@ static void test_registered(void)
 	ok(cudaHostRegister(d, PAGES, flags) == cudaErrorNotSupported, "no read-only pages");
 	unsetenv("FAKEGPU_READ_ONLY");
 	cudaGetLastError();
-	cudaFreeHost(own);
-	cudaFree(d);
 }
 
 static void test_faults(void)
@@ -186,8 +198,7 @@ static void test_faults(void)
 	ok(cudaMalloc(&p, 8) == cudaSuccess, "the first is good");
 	launch("self_double", p, 1, 1);
 	ok(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress, "an injected illegal address");
-	cudaDeviceReset();
-	cudaFree(p);
+	reset();
 	ok(cudaMalloc(&p, 8) == cudaErrorMemoryAllocation && cudaGetLastError(),
 	   "the second fails");
 	fakegpu_fault(NULL);
@@ -283,14 +294,77 @@ static void test_matmul(void)
 		       NULL, 0, stream);
 	cudaStreamSynchronize(stream);
 	ok(seen(before) == 1, "an operand that is not aligned");
-	cudaDeviceReset();
+	reset(); /* the handle goes, too; descriptors are the host's */
 	cublasLtMatrixLayoutDestroy(c);
 	cublasLtMatrixLayoutDestroy(b);
 	cublasLtMatrixLayoutDestroy(a);
 	cublasLtMatmulDescDestroy(d);
-	cublasLtDestroy(h);
-	cudaFree(dev);
-	cudaFreeHost(host);
+}
+
+/* Some of everything on both devices, work that never ends, work that waits for it. */
+static void test_reset(void)
+{
+	uint64_t before = fakegpu_violations();
+	cudaStream_t s[2];
+	cudaEvent_t e[2];
+	cudaGraph_t g;
+	cudaGraphExec_t x[2];
+	cudnnHandle_t dnn[2];
+	cublasLtHandle_t lt[2];
+	void *dev[2], *host[2];
+	int64_t live[2];
+	size_t room, all;
+
+	cudaStreamDestroy(stream);
+	for (int i = 0; i < 2; i++) {
+		cudaSetDevice(i);
+		cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking);
+		cudaEventCreateWithFlags(&e[i], cudaEventDisableTiming);
+		cudaMalloc(&dev[i], 256);
+		cudaMallocHost(&host[i], 256);
+		cudnnCreate(&dnn[i]);
+		cublasLtCreate(&lt[i]);
+		cudaStreamBeginCapture(s[i], cudaStreamCaptureModeThreadLocal);
+		cudaMemsetAsync(dev[i], i, 256, s[i]);
+		cudaStreamEndCapture(s[i], &g);
+		cudaGraphInstantiate(&x[i], g, 0);
+		cudaGraphDestroy(g);
+		live[i] = fakegpu_live();
+	}
+	fakegpu_fault("kernel:1:hang");
+	cudaSetDevice(0);
+	{
+		struct self_args a = {dev[0], 1};
+		void *args[1] = {&a};
+
+		fake_launch("self_double", (dim3){1, 1, 1}, (dim3){64, 1, 1}, args, 0, s[0]);
+	}
+	fakegpu_fault(NULL);
+	cudaEventRecord(e[0], s[0]);
+	cudaStreamWaitEvent(s[1], e[0], 0);
+	cudaGraphLaunch(x[1], s[1]);
+	cudaMemcpyAsync(host[1], dev[1], 256, cudaMemcpyDeviceToHost, s[1]);
+	ok(cudaEventQuery(e[0]) == cudaErrorNotReady, "a kernel that never ends");
+	cudaDeviceReset();
+	is(fakegpu_live(), live[1] - live[0], "a reset ends all of a device, and off the counts");
+	cudaMemGetInfo(&room, &all);
+	ok(room == all, "its memory is free");
+	is(cudaStreamSynchronize(s[1]), cudaSuccess, "who waited for it goes on");
+	ok(((char *)host[1])[255] == 1, "the other device's objects live");
+	is(seen(before), 0, "none of this is wrong");
+	cudaFree(dev[0]);
+	cudaFreeHost(host[0]);
+	cudaStreamSynchronize(s[0]);
+	cudaEventRecord(e[0], s[1]);
+	cudaGraphLaunch(x[0], s[1]);
+	cudnnSetStream(dnn[0], s[1]);
+	cublasLtDestroy(lt[0]);
+	is(seen(before), 7, "seven uses of what is gone");
+	cudaSetDevice(1);
+	cudaDeviceReset();
+	is(fakegpu_live(), 0, "and so does a reset of the other one");
+	cudaSetDevice(0);
+	cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 }
 
 /* ---- two ranks ---- */
@@ -412,6 +486,7 @@ int main(void)
 	test_graph();
 	test_convolution();
 	test_matmul();
+	test_reset();
 	test_nccl(false);
 	test_nccl(true);
 	cudaStreamDestroy(stream);

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: MIT
 # fakegpu.sh: runs a command with the simulated GPUs in place of the CUDA libraries. Fails when it fails,
 # when a library was used in a wrong way, or when memory, streams, events or communicators are left.
-#   BUILD=dir fakegpu.sh COMMAND...
+#   BUILD=dir [OBJECTS=dir] fakegpu.sh COMMAND...	OBJECTS: where another build of the back end lies
 set -eu
 build=$(cd "${BUILD:-build}" && pwd)
+objects=$(cd "${OBJECTS:-$build}" && pwd)
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 export LD_LIBRARY_PATH="$build/fakegpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-export CNN_CUDA_LIBRARY="$build/lib/libcnn_cuda.so" CNN_NCCL_LIBRARY="$build/lib/libcnn_nccl.so"
-export FAKEGPU_KERNELS="$build/fakegpu/libkernels.so" FAKEGPU_REPORT="$report"
+export CNN_CUDA_LIBRARY="$objects/lib/libcnn_cuda.so" CNN_NCCL_LIBRARY="$objects/lib/libcnn_nccl.so"
+export FAKEGPU_KERNELS="$objects/fakegpu/libkernels.so" FAKEGPU_REPORT="$report"
 export FAKEGPU_MAJOR="${FAKEGPU_MAJOR:-8}" # the workspace that newer devices want is slow to poison
 export FAKEGPU_DEVICES="${FAKEGPU_DEVICES:-8}" FAKEGPU_ABORT="${FAKEGPU_ABORT-1}"
 rc=0

@@ -198,6 +198,7 @@ static void try_faults(struct build *b)
 	struct merge_error error = {0};
 	struct replica r[2];
 	struct merge_intra *intra;
+	int rc = 0;
 
 	open_replicas(r, 2, b, false);
 	intra = connect_replicas(r, 2, false, 500);
@@ -214,10 +215,34 @@ static void try_faults(struct build *b)
 	merge_intra_close(intra);
 	intra = connect_replicas(r, 2, false, 0);
 	ok(run(r, 2), "started again: training goes on");
+	for (int k = 0; k < 100000 && !rc; k++)
+		rc = merge_intra_bucket(intra, 0, 0, 64, &error);
+	ok(rc == -ENOSPC || rc == -ECANCELED, "buckets without end, and no wait: %s",
+	   error.message);
 	merge_intra_abort(intra);
 	is(merge_intra_bucket(intra, 0, 0, 64, &error), -ECANCELED, "ended by its owner");
 	merge_intra_close(intra);
 	close_replicas(r, 2);
+}
+
+static void try_refused(struct build *b)
+{
+	const uint32_t twice[2] = {1, 1};
+	struct merge_error error = {0};
+	struct merge_intra *intra;
+	struct replica r;
+	float *arena[2];
+	struct merge_intra_config c = {
+		.replicas = 2, .arena = arena, .timeout_ms = 400, .transport = "nccl"};
+
+	open_replicas(&r, 1, b, false);
+	arena[0] = arena[1] = backend_device_arena(r.t.net, BACKEND_GRAD);
+	c.floats = r.t.params;
+	is(merge_intra_open(&c, &intra, &error), -EINVAL, "no GPUs are named");
+	c.device = twice;
+	is(merge_intra_open(&c, &intra, &error), -EINVAL, "one GPU twice");
+	like(error.message, "both on GPU 1", "and it says which");
+	close_replicas(&r, 1);
 }
 
 int main(void)
@@ -244,6 +269,7 @@ int main(void)
 	}
 	close_replicas(&one, 1);
 	try_faults(b);
+	try_refused(b);
 	free(b);
 	return done();
 }

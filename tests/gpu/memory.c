@@ -221,6 +221,7 @@ static void try_deltas(struct arenas *a)
 {
 	fill(a, 4);
 	a->host[0][5] = INFINITY;
+	a->host[0][9] = NAN;
 	if (backend_write(a->t.net, BACKEND_PARAM, 0, a->n, a->host[0]))
 		BAIL("arena not written");
 	/* the wire takes the place of a slot */

@@ -21,11 +21,21 @@ check-gpu: cuda $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf ## the CUDA back end on 
 space := $(subst ,, )
 
 # The simulated GPUs stop a program at the first wrong use of a library; tests/gpu/fakegpu.sh sets them up
-# and checks that nothing is left behind.
-.PHONY: check-fakegpu
+# and checks that nothing is left behind. These tests run on a build with --coverage, host code without
+# optimization, kernels with; what they did not run is told at the end (tests/fakegpu/coverage.py). The
+# tests of cnnd take the build that is installed.
+COVERAGE := $(BUILD)/coverage
+.PHONY: check-fakegpu coverage-objects
 ifneq ($(FAKEGPU_HAVE),)
-check-fakegpu: cuda check-fakegpu-self $(FAKEGPU_LIBS) $(FAKEGPU)/libkernels.so $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf ## the CUDA back end on simulated GPUs
-	BUILD=$(BUILD) tests/gpu/fakegpu.sh tests/harness $(GPU_TEST_BIN) tests/gpu/perf.t
+coverage-objects: $(FAKEGPU_LIBS) $(COVERAGE)/fakegpu/libkernels.so
+	find $(COVERAGE) -name '*.gcda' -delete 2>/dev/null || true
+	$(MAKE) BUILD=$(COVERAGE) OPT=-O0 CFLAGS='$(CFLAGS) --coverage' LDFLAGS='$(LDFLAGS) --coverage' \
+		CUDA_XFLAGS='-Xcompiler --coverage' CUDA_GENCODE=-arch=compute_80 cuda
+check-fakegpu: cuda check-fakegpu-self coverage-objects $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf \
+	$(BUILD)/bench/gpu_step $(BUILD)/bench/gpu_roofline ## the CUDA back end on simulated GPUs
+	BUILD=$(BUILD) OBJECTS=$(COVERAGE) tests/gpu/fakegpu.sh tests/harness -j 2 $(filter %/ops,$(GPU_TEST_BIN)) \
+		$(filter-out %/ops,$(GPU_TEST_BIN)) tests/gpu/perf.t tests/gpu/bench.t
+	tests/fakegpu/coverage.py $(COVERAGE)
 else
 check-fakegpu:
 	@echo "check-fakegpu: SKIP: no CUDA toolkit to build the CUDA back end with"

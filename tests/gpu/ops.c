@@ -5,7 +5,7 @@
  * accumulation; batches smaller than max_batch, of one row and of none; with and without fusion,
  * captured graphs and the convolution library; buckets; and twice the same bits.
  *
- * ops [precision [case]]
+ * ops [precision [case...]]
  */
 #include "../unit/kernels/cases.h"
 #include "gpu_trial.h"
@@ -145,6 +145,14 @@ static void try_none(const struct op_case *op, struct build *b)
 	pair_close(&p);
 }
 
+static bool named(const char *name, char **list, int n)
+{
+	for (int k = 0; k < n; k++)
+		if (!strcmp(list[k], name))
+			return true;
+	return n <= 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct build *b = malloc(sizeof(*b));
@@ -155,7 +163,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < OP_CASES; i++) {
 		const struct op_case *op = &op_cases[i];
 
-		if (argc > 2 && strcmp(argv[2], op->name))
+		if (!named(op->name, argv + 2, argc - 2))
 			continue;
 		for (int p = 0; p < BACKEND_PRECISION_COUNT; p++) {
 			if (argc > 1 && strcmp(argv[1], precision_name[p]))

@@ -390,7 +390,8 @@ static void try_loss_scale(struct build *b)
 	pair_close(&p);
 }
 
-int main(void)
+/* train optimizers: these alone */
+int main(int argc, char **argv)
 {
 	struct build *b = malloc(sizeof(*b));
 
@@ -399,6 +400,10 @@ int main(void)
 	gpu_needed();
 	for (size_t i = 0; i < sizeof(optimizers) / sizeof(*optimizers); i++)
 		try_optimizer(b, &optimizers[i]);
+	if (argc > 1) {
+		free(b);
+		return done();
+	}
 	for (int p = 0; p < BACKEND_PRECISION_COUNT; p++) {
 		try_network(b, "small cnn", small_cnn, 11, p, 0);
 		try_network(b, "residual", residual_net, 13, p, 0);

@@ -197,8 +197,11 @@ static int one_step(struct run *r, const struct update *u, bool whole, struct er
 	struct train *t = r->t;
 	struct steps_range host = train_steps_of_host(t->rows, t->steps, r->step);
 	uint64_t base = u->shared ? train_hosts_position(t, r->step) : 0;
-	int rc = train_canceled(t, err);
+	int rc;
 
+	if (t->hosts && t->setup.on_step)
+		t->setup.on_step(t->setup.context);
+	rc = train_canceled(t, err);
 	if (!rc && t->team)
 		return team_step(r, u, host, base, err);
 	/* all replicas, whatever one finds: they announce the same buckets */

@@ -186,6 +186,9 @@ struct train_setup {
 	 * train_run, which waits for it; NULL: not wanted. train_get gives the merged weights.
 	 */
 	void (*on_merge)(void *context, const struct merge_result *result);
+	/* Before each step of this host in a training on several, on the same thread: may hold it.
+	 * NULL: not wanted. */
+	void (*on_step)(void *context);
 	void *context;
 };
 

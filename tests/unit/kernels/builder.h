@@ -15,8 +15,10 @@
 
 #include "../../../kernels/backend.h"
 
+#ifndef BUILD_NODES /* larger graphs define both */
 #define BUILD_NODES 64
 #define BUILD_TENSORS 64
+#endif
 #define BUILD_INPUTS 4
 
 struct build {
