@@ -40,9 +40,9 @@ $(BUILD)/tests/cnnd/bad_driver.so: $(BUILD)/obj/tests/cnnd/bad_driver.o
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -shared -o $@ $^
 $(CNND_GPUS): $(BUILD)/obj/tests/cnnd/gpus.o $(call cnnd_objects,gpus devices) $(CNND_LAB_OBJ) $(LIBS_ring) $(LIBS_ctl) \
-		$(LIBS_kernels) | $(BUILD)/bin/cnnd $(BUILD)/tests/cnnd/bad_driver.so
+		$(LIBS_kernels) $(LIBS_merge) | $(BUILD)/bin/cnnd $(BUILD)/tests/cnnd/bad_driver.so
 	@mkdir -p $(@D)
-	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_kernels) -lcrypto
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_kernels) $(SYS_merge)
 
 CNND_TESTS := $(CNND_LAB_BIN) $(CNND_GPUS) $(CNND_UNIT_BIN)
 check-unit: $(CNND_TESTS)
