@@ -80,7 +80,8 @@ static void end_record(struct fake_op *op)
 	if (m->event->done < m->value)
 		m->event->done = m->value;
 	event_unref(m->event);
-	fake_wake(); /* a stream may wait for it */
+	exec_credit = 0; /* who polls for another one asks again */
+	fake_wake();	 /* a stream may wait for it */
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
@@ -137,7 +138,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 	} else {
 		rc = fake.device[e->device].sticky ? fake.device[e->device].sticky
 						   : cudaErrorNotReady;
-		exec_credit += 4;
+		exec_credit += 64;
 		fake_wake();
 	}
 	pthread_mutex_unlock(&fake.lock);

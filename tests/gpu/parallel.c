@@ -100,8 +100,8 @@ static void try_gpus(uint32_t n)
 	ok(same_bits(&a), "%s: all hold the same bits", what);
 	on_gpus(n, true, true, 0);
 	train(&b, n, "", &q);
-	ok(!train_batches_resident(a.train) && train_batches_resident(b.train),
-	   "%s: rows stay on the devices", what);
+	ok(!train_resident(a.train) && train_resident(b.train), "%s: rows stay on the devices",
+	   what);
 	ok(rig_same(&a, &b, CTL_WEIGHTS) && p.loss == q.loss &&
 		   p.metric[0].train == q.metric[0].train,
 	   "%s: and give the bits of rows that are fetched", what);
@@ -136,10 +136,10 @@ static void try_ways(void)
 	if (open_training(&b, BATCH / 2, "", &err) || rig_run(&b, 0, 1, &q, &err))
 		BAIL("%s", err.message);
 	train_drop_rows(b.train);
-	ok(!train_batches_resident(b.train), "rows are dropped from the devices");
+	ok(!train_resident(b.train), "rows are dropped from the devices");
 	if (train_rows(b.train, b.data, &err) || rig_run(&b, 1, 1, &q, &err))
 		BAIL("%s", err.message);
-	ok(train_batches_resident(b.train) && rig_same(&a, &b, CTL_WEIGHTS),
+	ok(train_resident(b.train) && rig_same(&a, &b, CTL_WEIGHTS),
 	   "and come again, with the same result");
 	rig_end(&a);
 	rig_end(&b);

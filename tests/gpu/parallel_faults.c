@@ -100,7 +100,7 @@ static void no_room(void)
 	if (open_training(&b, 8, "", &err) || rig_run(&b, 0, 1, &q, &err))
 		BAIL("%s", err.message);
 	fault(NULL);
-	ok(train_batches_resident(a.train) && !train_batches_resident(b.train),
+	ok(train_resident(a.train) && !train_resident(b.train),
 	   "no room for the rows on one GPU: they are fetched");
 	ok(rig_same(&a, &b, CTL_WEIGHTS), "with the same result");
 	rig_end(&a);

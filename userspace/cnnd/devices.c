@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* devices.c: see devices.h. */
 #include "devices.h"
-#include "../../nccl_merge/merge.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+#include "../../nccl_merge/merge.h"
 
 #define PENDING_MAX 32u
 
@@ -426,10 +427,8 @@ static int open_gpu(struct device_use *use, uint32_t i, struct err *err)
 	struct backend_error e = {{0}};
 	int rc = enter(use->gpus, g, err);
 
-	if (use->collective) {
-		options.alloc = merge_device_alloc;
-		options.release = merge_device_release;
-	}
+	options.alloc = use->collective ? merge_device_alloc : NULL;
+	options.release = merge_device_release;
 	if (rc)
 		return rc;
 	rc = backend_open("cuda", &options, &use->backend[i], &e);
@@ -455,28 +454,7 @@ int devices_start(struct device_use *use, struct err *err)
 	return rc;
 }
 
-uint64_t devices_spare(const struct device_use *use)
-{
-	struct devices *d = use->gpus;
-	uint64_t least = 0;
-
-	if (!d)
-		return 0;
-	pthread_mutex_lock(&d->lock);
-	for (uint32_t i = 0; i < use->n; i++) {
-		const struct gpu *g = &d->gpu[use->place[i]];
-		uint64_t total = g->about.total_bytes, others = g->reserved - use->reserved[i];
-		uint64_t left = total > others ? total - others : 0;
-
-		left -= left / 8;
-		if (!i || left < least)
-			least = left;
-	}
-	pthread_mutex_unlock(&d->lock);
-	return least;
-}
-
-int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err)
+int devices_reserve(struct device_use *use, uint64_t bytes, bool leave, struct err *err)
 {
 	struct devices *d = use->gpus;
 	int rc = 0;
@@ -487,13 +465,13 @@ int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err)
 	for (uint32_t i = 0; !rc && i < use->n; i++) {
 		struct gpu *g = &d->gpu[use->place[i]];
 		uint64_t others = g->reserved - use->reserved[i], total = g->about.total_bytes;
+		uint64_t left = total > others ? total - others : 0;
 
-		if (bytes > total || others > total - bytes) {
+		if (bytes > (leave ? left - left / 8 : left)) {
 			rc = err_set(err, ERR_LIMIT, -ENOMEM,
 				     "%s has not enough memory: needed %" PRIu64 " bytes, free "
 				     "%" PRIu64 " of %" PRIu64 " (other jobs hold %" PRIu64 ")",
-				     g->name, bytes, total > others ? total - others : 0, total,
-				     others);
+				     g->name, bytes, left, total, others);
 			err_hint(err, "A smaller batch_size needs less.");
 			break;
 		}

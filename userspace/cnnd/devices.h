@@ -77,10 +77,9 @@ int devices_use(struct devices *d, const struct device_ask *ask, struct device_u
 		struct err *err);
 /* Opens the GPUs, if it is GPUs; may take seconds. */
 int devices_start(struct device_use *use, struct err *err);
-/* The least of what its GPUs have left for it, less a part for short jobs of others. */
-uint64_t devices_spare(const struct device_use *use);
-/* What a job will take of each of its GPUs; ERR_LIMIT where that is more than there is. */
-int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err);
+/* What a job will take of each of its GPUs; ERR_LIMIT where that is more than there is, or, with
+ * leave, than there is but for an eighth, which is for short jobs of others. */
+int devices_reserve(struct device_use *use, uint64_t bytes, bool leave, struct err *err);
 /* A device that is lost is made anew once nobody uses it any more. */
 void devices_unuse(struct device_use *use);
 

@@ -171,25 +171,15 @@ static int bind_model(struct job *job, struct err *err)
 	return 0;
 }
 
-/* On the GPUs: with the rows, where there is room for them; then setup->resident is set. */
-static int reserve_devices(struct job *job, struct train_setup *setup, struct err *err)
+static int reserve_devices(struct job *job, const struct train_setup *setup, struct err *err)
 {
 	uint64_t bytes;
-	int rc = 0;
+	int rc;
 
 	if (!job->device.gpus)
 		return 0;
-	setup->resident = job->kind == CTL_TRAIN;
-	if (setup->resident) {
-		rc = train_estimate_device(setup, &bytes, err);
-		if (!rc && bytes <= devices_spare(&job->device) &&
-		    !devices_reserve(&job->device, bytes, NULL))
-			return 0;
-	}
-	setup->resident = false;
-	if (!rc)
-		rc = train_estimate_device(setup, &bytes, err);
-	return rc ? rc : devices_reserve(&job->device, bytes, err);
+	rc = train_estimate_device(setup, &bytes, err);
+	return rc ? rc : devices_reserve(&job->device, bytes, setup->resident, err);
 }
 
 /* Sets the reservations for the net, here and on GPUs, to what it will really take. */
@@ -199,7 +189,11 @@ static int reserve_net(struct job *job, struct train_setup *setup, struct err *e
 	uint64_t bytes, have;
 	int rc = train_estimate(setup, &bytes, err);
 
-	if (!rc)
+	/* on the GPUs with the rows, where there is room for them */
+	setup->resident = job->device.gpus && job->kind == CTL_TRAIN;
+	if (!rc && setup->resident && reserve_devices(job, setup, NULL))
+		setup->resident = false;
+	if (!rc && !setup->resident)
 		rc = reserve_devices(job, setup, err);
 	if (rc)
 		return rc;
@@ -243,6 +237,11 @@ static int make_train(struct job *job, char **notice, struct err *err)
 	rc = train_create(&setup, &train, notice, err);
 	if (rc)
 		return rc;
+	/* others hold more of the GPUs than this daemon knows of */
+	if (setup.resident && !train_resident(train)) {
+		setup.resident = false;
+		reserve_devices(job, &setup, NULL);
+	}
 	job_log_tag(job, &tag, "device");
 	if (*train_devices(train))
 		log_info(&tag, "%s: %s", job->device.name, train_devices(train));

@@ -149,7 +149,7 @@ void train_batches_close(struct train *t)
 	t->batches = NULL;
 }
 
-bool train_batches_resident(const struct train *t)
+bool train_resident(const struct train *t)
 {
 	return t->batches && t->batches->resident;
 }

@@ -216,7 +216,7 @@ static void say_devices(struct train *t, struct notice *n)
 				 t->no_nccl);
 	if (t->batches)
 		snprintf(t->about_devices, sizeof(t->about_devices), "rows %s%s%s",
-			 train_batches_resident(t) ? "on the devices" : "in host memory",
+			 train_resident(t) ? "on the devices" : "in host memory",
 			 t->team ? ", gradients summed " : "", t->team ? how : "");
 }
 

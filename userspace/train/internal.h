@@ -339,7 +339,6 @@ int train_batches_open(struct train *train, struct err *err);
 /* Before the data set goes: devices forget its rows. */
 void train_batches_drop(struct train *train);
 void train_batches_close(struct train *train);
-bool train_batches_resident(const struct train *train);
 /* A new epoch: nothing that was read is of use. */
 void train_batches_epoch(struct train *train);
 /* The rows of step s, and those of the next one, are there after it. */

@@ -210,6 +210,8 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 		 struct err *err);
 void train_free(struct train *train);
 void train_apply_ok(const struct train *train, struct ctl_apply_ok *out);
+/* Devices hold the training rows: they did fit. */
+bool train_resident(const struct train *train);
 /* Where the training rows are, and how gradients are summed: for the log. "" in host memory. */
 const char *train_devices(const struct train *train);
 
