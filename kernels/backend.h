@@ -361,6 +361,8 @@ struct backend_net_options {
 	struct backend_optimizer_config optimizer;
 	bool inference;	    /* no gradient, no slots: evaluate only */
 	bool deterministic; /* default of the callers: true */
+	/* For backend_estimate: so many rows will be kept by backend_resident. */
+	uint32_t resident_rows;
 };
 
 /* Bytes a net will take, before it is made. */

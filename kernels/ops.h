@@ -12,7 +12,7 @@
 #include "backend.h"
 
 /* Raised whenever a struct or a signature below changes; a table of another version is refused. */
-#define BACKEND_OPS_VERSION 4
+#define BACKEND_OPS_VERSION 5
 #define BACKEND_SLOTS_MAX 3
 #define BACKEND_ALIGN_FLOATS (BACKEND_ALIGN / sizeof(float))
 

@@ -70,6 +70,13 @@ static int find_ops(const char *transport, const struct merge_intra_ops **out,
 			  transport);
 }
 
+int merge_intra_find(const char *transport, struct merge_error *error)
+{
+	const struct merge_intra_ops *ops;
+
+	return find_ops(transport, &ops, error);
+}
+
 int merge_intra_open(const struct merge_intra_config *config, struct merge_intra **out,
 		     struct merge_error *error)
 {

@@ -164,6 +164,9 @@ struct merge_intra_config {
 };
 int merge_intra_open(const struct merge_intra_config *config, struct merge_intra **out,
 		     struct merge_error *error);
+/* Whether a transport is there, as merge_intra_open would find it; touches no device. -ENOENT: its
+ * library is not. */
+int merge_intra_find(const char *transport, struct merge_error *error);
 /* Never blocks for others. May reduce parts of earlier buckets on the way. */
 int merge_intra_bucket(struct merge_intra *intra, uint32_t replica, uint64_t offset,
 		       uint64_t length, struct merge_error *error);

@@ -16,6 +16,7 @@ enum ring_mode { RING_AUTO = 0, RING_MEMFD = 1, RING_DEVICE = 2 };
 extern char *gpu_cnn_socket;
 extern char *gpu_cnn_daemon_user;
 extern int gpu_cnn_ring;
+extern int gpu_cnn_node_timeout; /* seconds */
 
 /* ---- wait.c: the one wait loop ---- */
 

@@ -10,6 +10,7 @@ void _PG_init(void);
 char *gpu_cnn_socket;
 char *gpu_cnn_daemon_user;
 int gpu_cnn_ring;
+int gpu_cnn_node_timeout;
 int gpu_cnn_segindex = COMPAT_OWN_SEGINDEX;
 
 static const struct config_enum_entry ring_modes[] = {{"auto", RING_AUTO, false},
@@ -35,6 +36,11 @@ void _PG_init(void)
 				"on other servers; -2: the server's own.",
 				&gpu_cnn_segindex, COMPAT_OWN_SEGINDEX, COMPAT_OWN_SEGINDEX,
 				PG_INT32_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable(
+		"gpu_cnn.node_timeout",
+		"Time that a session on another server may keep its answer.",
+		"Counted from when the answer is due; then its host counts as lost.",
+		&gpu_cnn_node_timeout, 60, 2, 86400, PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	compat_reserve_prefix("gpu_cnn");
 	nodes_init();
 	daemon_init(); /* last: its clean-up runs first, and ends the jobs */

@@ -23,7 +23,7 @@ check-sql: udf-stage $(BUILD)/bin/cnnd ## the extension on a private PostgreSQL 
 NODES_TESTS := tests/sql/nodes tests/sql/refused tests/sql/order
 .PHONY: check-nodes check-compile
 check-nodes: udf-stage $(BUILD)/bin/cnnd ## trainings over several nodes, all of them in one private server
-	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness $(NODES_TESTS)
+	BUILD=$(abspath $(BUILD)) PG_CONFIG=$(PG_CONFIG) tests/harness -j 3 $(NODES_TESTS)
 
 check-compile: ## the extension against the headers of other server versions, and Greenplum's symbols
 	udf/test/headers $(BUILD)/headers

@@ -9,7 +9,9 @@
 #include "nodes.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 
 /* Once one node has answered, the others get so much longer, and ten times what it took. */
 #define STRAGGLER_MS 120000
@@ -234,6 +236,18 @@ static void query_over(struct nodes *g, struct node *n)
 		lose(g, n);
 }
 
+/* Notes when bytes come or go: a session whose process stands still moves none. */
+static void note_life(struct node *n)
+{
+	int in = 0, out = 0, fd = PQsocket(n->conn);
+
+	if (fd < 0 || ioctl(fd, FIONREAD, &in) || ioctl(fd, SIOCOUTQ, &out))
+		return;
+	if (in || out != n->unsent)
+		n->heard = wait_now();
+	n->unsent = out;
+}
+
 /* What can be done without waiting. With streams rows stay in libpq until they are asked for. */
 static void step(struct nodes *g, struct node *n)
 {
@@ -241,6 +255,7 @@ static void step(struct nodes *g, struct node *n)
 
 	if (n->state != NODE_BUSY)
 		return;
+	note_life(n);
 	rc = PQflush(n->conn);
 	if (rc < 0 || ((!g->streams || PQisBusy(n->conn)) && !PQconsumeInput(n->conn))) {
 		lose(g, n);
@@ -310,11 +325,27 @@ void node_send(struct nodes *g, int i, const char *text, const struct args *args
 		return;
 	}
 	n->state = NODE_BUSY;
+	n->heard = wait_now();
+	n->unsent = 0;
 	if (!g->since)
 		g->since = wait_now();
 	if (g->streams)
 		PQsetSingleRowMode(n->conn);
 	step(g, n);
+}
+
+static void give_up(struct nodes *g, struct node *n, int64 since, const char *what,
+		    const char *name)
+{
+	snprintf(n->why, sizeof(n->why), "%s for %d s (%s)", what,
+		 (int)((wait_now() - since) / 1000), name);
+	disconnect(g, n);
+	n->lost = true;
+}
+
+static bool too_long(int64 since)
+{
+	return wait_now() - since > (int64)gpu_cnn_node_timeout * 1000;
 }
 
 void nodes_flush(struct nodes *g, const char *name)
@@ -328,7 +359,11 @@ void nodes_flush(struct nodes *g, const char *name)
 			struct node *n = &g->node[i];
 
 			/* sending is over when a second flush has nothing to do */
-			left = left || (n->state == NODE_BUSY && PQflush(n->conn) > 0);
+			if (n->state != NODE_BUSY || PQflush(n->conn) <= 0)
+				continue;
+			left = true;
+			if (too_long(n->heard))
+				give_up(g, n, n->heard, "it takes no data", name);
 		}
 		if (!left)
 			return;
@@ -345,22 +380,52 @@ static int count_busy(const struct nodes *g)
 	return busy;
 }
 
-/* One has answered long ago: what the others do cannot take so much longer. */
-static void check_stragglers(struct nodes *g, int64 start, int64 first, const char *name)
+/* What takes no longer than the way there and back: nothing is computed, nobody waited for. */
+static bool is_short(const char *name)
+{
+	static const char *const all[] = {"settings of nodes",
+					  "look for the extension on nodes",
+					  "look for the nodes' daemons",
+					  "gpu_cnn_begin",
+					  "gpu_cnn_get",
+					  "gpu_cnn_put",
+					  "gpu_cnn_end"};
+	size_t i;
+
+	for (i = 0; i < lengthof(all); i++)
+		if (!strcmp(all[i], name))
+			return true;
+	return false;
+}
+
+/* The daemons wait for one another at the end of these: all sessions hear of it at once. */
+static bool ends_together(const char *name)
+{
+	return !strcmp(name, "gpu_cnn_run") || !strcmp(name, "gpu_cnn_apply");
+}
+
+/*
+ * A daemon that stands still is found by the others; nobody but this waits for a session. One that
+ * moves no byte for node_timeout is given up where its answer is due: after a short call, and when
+ * the others have theirs. Else the others' time is the measure: one has answered long ago, and what
+ * the rest do cannot take so much longer. Rows are fed for as long as it takes: a table may lie on
+ * one node alone.
+ */
+static void check_silent(struct nodes *g, int64 start, int64 first, const char *name)
 {
 	int i;
 
-	if (!first || wait_now() - first < STRAGGLER_MS + 10 * (first - start))
-		return;
 	for (i = 0; i < g->n; i++) {
 		struct node *n = &g->node[i];
+		int64 since = ends_together(name) && first > n->heard ? first : n->heard;
 
 		if (n->state != NODE_BUSY)
 			continue;
-		snprintf(n->why, sizeof(n->why), "no answer for %d s after the others' (%s)",
-			 (int)((wait_now() - first) / 1000), name);
-		disconnect(g, n);
-		n->lost = true;
+		if ((is_short(name) || (ends_together(name) && first)) && too_long(since))
+			give_up(g, n, since, "no answer", name);
+		else if (first && strcmp(name, "feed") &&
+			 wait_now() - first > STRAGGLER_MS + 10 * (first - start))
+			give_up(g, n, first, "no answer after the others'", name);
 	}
 }
 
@@ -372,9 +437,7 @@ void nodes_await(struct nodes *g, const char *name, struct daemon *daemon)
 	while (step_all(g)) {
 		if (!first && (count_busy(g) < all || g->here >= 0))
 			first = wait_now();
-		/* rows are fed for as long as it takes: a table may lie on one node alone */
-		if (strcmp(name, "feed"))
-			check_stragglers(g, start, first, name);
+		check_silent(g, start, first, name);
 		if (daemon && !wait_slice(g, name))
 			daemon_poll(daemon, name);
 		else if (!daemon)

@@ -32,6 +32,8 @@ struct node {
 	enum node_state state;
 	bool wants_write; /* what epoll was told */
 	bool watched;
+	int64 heard;	  /* when bytes came or went last */
+	int unsent;	  /* bytes that its server has not taken */
 	PGresult *result; /* of the query that is over: rows, or an error */
 	PGresult *row;	  /* of a stream, in work */
 	char why[256];	  /* lost: what happened */

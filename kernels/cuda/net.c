@@ -311,7 +311,8 @@ int cuda_estimate(struct backend *backend, const struct backend_graph *graph,
 		return -ENOMEM;
 	rc = prepare(net, backend, graph, options, &tile, NULL);
 	if (!rc)
-		*bytes = sum_of(list, device_regions(net, list, &cleared)) + gradient_bytes(net);
+		*bytes = sum_of(list, device_regions(net, list, &cleared)) + gradient_bytes(net) +
+			 options->resident_rows * net->pitch;
 	free(tile);
 	cuda_free(&net->base);
 	return rc;

@@ -14,6 +14,7 @@
 
 #define SPIN_SECONDS 2e-4
 #define INIT_TIMEOUT_MS 60000u
+#define DRAIN_SECONDS 2.0
 
 static enum state state_of(struct nccl *team)
 {
@@ -58,6 +59,33 @@ static int library_fault(struct seat *s, ncclResult_t rc, const char *what)
 			  ncclGetErrorString(rc), more && *more ? ": " : "", more ? more : "");
 }
 
+/* A GPU that has announced less than this one; -1: none. */
+static int late(struct seat *s)
+{
+	struct nccl *team = s->team;
+	int device = -1;
+
+	pthread_mutex_lock(&team->lock);
+	for (uint32_t r = 0; r < team->base.replicas; r++)
+		if (team->seat[r].announced < s->announced)
+			device = team->seat[r].device;
+	pthread_mutex_unlock(&team->lock);
+	return device;
+}
+
+static void timed_out(struct seat *s, uint32_t timeout_ms, const char *what)
+{
+	int device = late(s);
+
+	if (device < 0)
+		nccl_fault(s->team, -ETIMEDOUT, "GPU %d: %s: no end after %u ms", s->device, what,
+			   timeout_ms);
+	else
+		nccl_fault(s->team, -ETIMEDOUT,
+			   "GPU %d: %s: no end after %u ms, GPU %d has not come", s->device, what,
+			   timeout_ms, device);
+}
+
 /* Gives way to others; false once the deadline has passed or the team is aborted. */
 static bool keep_polling(struct seat *s, double begin, uint32_t timeout_ms, const char *what)
 {
@@ -67,8 +95,7 @@ static bool keep_polling(struct seat *s, double begin, uint32_t timeout_ms, cons
 	if (state_of(s->team) == ABORTED)
 		return false;
 	if (spent * 1000 > timeout_ms) {
-		nccl_fault(s->team, -ETIMEDOUT, "GPU %d: %s: no end after %u ms", s->device, what,
-			   timeout_ms);
+		timed_out(s, timeout_ms, what);
 		return false;
 	}
 	if (spent < SPIN_SECONDS)
@@ -209,6 +236,22 @@ static int complete(struct seat *s, uint64_t number)
 	return 0;
 }
 
+/* Nothing is left on the stream. What a hung device never ends goes with its context; the end of a
+ * stream may wait for it. */
+static bool drained(struct seat *s)
+{
+	const struct timespec nap = {0, 200000};
+	double begin = merge_now();
+	cudaError_t rc = cudaEventRecord(s->end, s->stream);
+
+	while (!rc && (rc = cudaEventQuery(s->end)) == cudaErrorNotReady &&
+	       merge_now() - begin < DRAIN_SECONDS) {
+		nanosleep(&nap, NULL);
+		rc = cudaSuccess;
+	}
+	return rc != cudaErrorNotReady;
+}
+
 static void finish(struct seat *s, bool clean)
 {
 	if (s->comm && !clean) {
@@ -223,10 +266,10 @@ static void finish(struct seat *s, bool clean)
 		else
 			ncclCommDestroy(s->comm);
 	}
+	if (s->stream && (clean || !s->end || drained(s)))
+		cudaStreamDestroy(s->stream);
 	if (s->end)
 		cudaEventDestroy(s->end);
-	if (s->stream)
-		cudaStreamDestroy(s->stream);
 }
 
 void *nccl_seat_main(void *context)

@@ -195,6 +195,11 @@ static void got_frame(struct tcp_net *t, struct tcp_conn *c)
 	tcp_fault_locked(t, -ECONNABORTED, f.host, "host %s: %s", tcp_name(t, c->peer), f.text);
 }
 
+static bool path_cut(int rc)
+{
+	return rc == -ETIMEDOUT || rc == -EHOSTUNREACH || rc == -ENETUNREACH;
+}
+
 static void conn_ended(struct tcp_net *t, struct tcp_conn *c, int rc)
 {
 	uint32_t peer = c->peer;
@@ -213,8 +218,9 @@ static void conn_ended(struct tcp_net *t, struct tcp_conn *c, int rc)
 	if (t->peer[peer].left)
 		return;
 	if (rc)
-		tcp_fault_locked(t, -ECONNRESET, peer, "lost host %s: %s", tcp_name(t, peer),
-				 strerror(-rc));
+		/* an answer that did not come for too long is silence, for who has to judge */
+		tcp_fault_locked(t, path_cut(rc) ? -ETIMEDOUT : -ECONNRESET, peer,
+				 "lost host %s: %s", tcp_name(t, peer), strerror(-rc));
 	else
 		tcp_fault_locked(t, -ECONNRESET, peer, "lost host %s: its connection was closed",
 				 tcp_name(t, peer));

@@ -5,6 +5,7 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,22 +37,49 @@ static int count_entries(const char *path)
 	return n;
 }
 
-/* One that was joined may be listed for a moment longer; TSan has one of its own. */
-static uint32_t count_threads(void)
+static int listed_threads(void)
 {
-#ifdef __SANITIZE_THREAD__
-	int more = 3;
-#else
-	int more = 2;
-#endif
-	struct timespec nap = {0, 10000000};
-	int n = count_entries("/proc/self/task");
+	return count_entries("/proc/self/task") - 2;
+}
 
-	for (int tries = 0; n > more + 1 && tries < 50; tries++) {
+#ifdef __SANITIZE_THREAD__
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
+/*
+ * TSan has a thread of its own. In a child it starts one with the fork and one more with the first
+ * thread that is made.
+ */
+static int threads_before(void)
+{
+	struct timespec nap = {0, 50000000};
+	pthread_t thread;
+
+	if (!pthread_create(&thread, NULL, nothing, NULL))
+		pthread_join(thread, NULL);
+	nanosleep(&nap, NULL);
+	return listed_threads();
+}
+#else
+static int threads_before(void)
+{
+	return listed_threads();
+}
+#endif
+
+/* Those that are left, this one included. One that was joined may be listed for a moment longer. */
+static uint32_t count_threads(int before)
+{
+	struct timespec nap = {0, 10000000};
+	int n = listed_threads();
+
+	for (int tries = 0; n > before && tries < 50; tries++) {
 		nanosleep(&nap, NULL);
-		n = count_entries("/proc/self/task");
+		n = listed_threads();
 	}
-	return (uint32_t)(n - more);
+	return (uint32_t)(n - before + 1);
 }
 
 static void tell(struct self *s, enum lab_type type)
@@ -231,7 +259,7 @@ static bool connect_all(struct self *s)
 int lab_host_main(const struct lab_spec *spec, uint32_t self, int fd)
 {
 	struct self s = {.spec = spec, .self = self, .fd = fd};
-	int files = count_entries("/proc/self/fd");
+	int files = count_entries("/proc/self/fd"), threads = threads_before();
 	struct merge_result r = {0};
 	bool in = open_all(&s);
 
@@ -261,7 +289,7 @@ int lab_host_main(const struct lab_spec *spec, uint32_t self, int fd)
 	free(s.x);
 	free(s.copy);
 	s.report.files = count_entries("/proc/self/fd") - files;
-	s.report.threads = count_threads();
+	s.report.threads = count_threads(threads);
 	tell(&s, LAB_ENDED);
 	return 0;
 }

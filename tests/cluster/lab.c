@@ -337,8 +337,18 @@ bool lab_come_back(struct lab *lab, uint32_t i)
 			command(lab, i, (struct lab_command){.type = LAB_DO_RECOVER});
 		}
 	}
+	if (lab_serve(lab, 20)) {
+		lab->rejoin = false;
+		return true;
+	}
 	lab->rejoin = false;
-	return lab_serve(lab, 20);
+	for (uint32_t k = 0; k < lab->spec.n; k++)
+		printf("# host %u: alive %d member %d busy %d asks %d, said %d at epoch %u of %u: "
+		       "%s\n",
+		       k, lab->host[k].alive, lab->member[k], lab->host[k].busy,
+		       lab->host[k].asking, lab->host[k].last.type, lab->host[k].last.epoch,
+		       lab->epoch, lab->host[k].last.text);
+	return false;
 }
 
 bool lab_hear_error(struct lab *lab, uint32_t i, double seconds)

@@ -25,8 +25,9 @@ $(CLUSTER_BIN) $(SOAK_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_m
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_merge)
 
-.PHONY: check-cluster
-check-cluster: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## faults between hosts, in network namespaces (root)
+.PHONY: check-cluster check-cluster-merge
+check-cluster: check-cluster-merge ## faults between hosts, in network namespaces (root)
+check-cluster-merge: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## of these, what concerns the merge library
 	BUILD=$(BUILD) tests/harness $(CLUSTER_BIN) tests/cluster/perf.t
 
 .PHONY: soak-merge

@@ -101,6 +101,10 @@ static const struct {
 	{"socket_group =\nmerge_congestion = no-such-one\n", 2, "this kernel does not give it"},
 	{"socket_group =\nmerge_congestion = aaaaaaaaaaaaaaaa\n", 2, "longer than 15 bytes"},
 	{"socket_group =\nmerge_transport = rdma\n", 2, "one of tcp|ucx is wanted"},
+	{"socket_group =\nmerge_ucx_tls = rc, tcp\n", 2, "names with commas"},
+	{"socket_group =\nmerge_ucx_tls = rc,,tcp\n", 2, "names with commas"},
+	{"socket_group =\nmerge_ucx_devices = ^\n", 2, "names with commas"},
+	{"socket_group =\nmerge_ucx_devices = eth0;x\n", 2, "names with commas"},
 	{"socket_group =\nring_bytes = 8M\nring_total = 4M\n", 0, "larger than ring_total"},
 	{"socket_group =\nmax_connections = 10\n", 0, "larger than max_connections"},
 };
@@ -156,7 +160,8 @@ static void test_values(void)
 		  "ring = memfd\nmax_value = 5G\ndecode_sandbox = off\ndebug = yes\n"
 		  "spill_dir = none\nstop_timeout = 0\n"
 		  "merge_listen = 0:0:0:0:0:0:0:1\nmerge_ports = 5000-5009\nmerge_mac = off\n"
-		  "merge_congestion = reno\nmerge_transport = ucx\n",
+		  "merge_congestion = reno\nmerge_transport = ucx\n"
+		  "merge_ucx_tls = ^rc,ud\nmerge_ucx_devices = mlx5_0:1,eth0.7\n",
 		  &c))
 		BAIL("%s", report_text);
 	is(c.socket_gid, 77, "a group by number");
@@ -180,6 +185,8 @@ static void test_values(void)
 	is_str(c.merge_listen, "::1", "an address in its usual form");
 	ok(c.merge_ports.first == 5000 && c.merge_ports.last == 5009, "a range of ports");
 	ok(!c.merge_mac && c.merge_transport == CONF_TRANSPORT_UCX, "off, ucx");
+	is_str(c.merge_ucx_tls, "^rc,ud", "  its transports");
+	is_str(c.merge_ucx_devices, "mlx5_0:1,eth0.7", "  and devices");
 	is_str(c.merge_congestion, "reno", "a congestion control");
 	if (parse("socket_group =\nmerge_ports = 7000\n", &c))
 		BAIL("%s", report_text);

@@ -143,10 +143,12 @@ static void test_ask(void)
 	asks(d, (struct device_ask){.inference = true, .replicas = 9}, "cuda:0");
 
 	is(devices_use(d, &(struct device_ask){.replicas = 1}, &use, &err), 0, "one GPU");
-	is(devices_reserve(&use, 600u << 20, &err), 0, "600 MB of it");
-	is(devices_reserve(&use, 700u << 20, &err), 0, "700 MB instead");
+	is(devices_reserve(&use, 600u << 20, false, &err), 0, "600 MB of it");
+	is(devices_reserve(&use, 1000u << 20, true, &err), -ENOMEM,
+	   "1000 MB, and an eighth is left for others");
+	is(devices_reserve(&use, 700u << 20, true, &err), 0, "700 MB instead");
 	is(devices_use(d, &(struct device_ask){.devices = "cuda:0"}, &second, &err), 0, "again");
-	is(devices_reserve(&second, 700u << 20, &err), -ENOMEM, "700 MB more are too many");
+	is(devices_reserve(&second, 700u << 20, false, &err), -ENOMEM, "700 MB more are too many");
 	like(err.message, "cuda:0 has not enough memory: needed 734003200 bytes, free 339738624",
 	     "  with figures");
 	is(devices_start(&use, &err), -EIO, "a GPU that does not open");

@@ -329,6 +329,27 @@ bool lab_waits(const struct lab *lab, char wait[257])
 	return status(lab, take_wait, wait);
 }
 
+struct progress {
+	uint64_t steps;
+	char *wait;
+};
+
+static bool take_steps(const struct ctl_job *e, void *context)
+{
+	struct progress *p = context;
+
+	p->steps = e->epoch * e->steps + e->step;
+	snprintf(p->wait, 257, "%.*s", (int)e->wait.n, e->wait.p);
+	return !e->ended;
+}
+
+uint64_t lab_steps(const struct lab *lab, char wait[257])
+{
+	struct progress p = {0, wait};
+
+	return status(lab, take_steps, &p) ? p.steps : 0;
+}
+
 unsigned int lab_count(const struct lab *lab, const char *what)
 {
 	char path[64];

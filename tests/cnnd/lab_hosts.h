@@ -72,5 +72,7 @@ unsigned int lab_count(const struct lab *lab, const char *what); /* "fd", "task"
 /* The running job's merges by STATUS, and what it waits for. */
 uint32_t lab_merges(const struct lab *lab);
 bool lab_waits(const struct lab *lab, char wait[257]);
+/* Steps that it has made, over all epochs, and what it waits for; 0: none runs. */
+uint64_t lab_steps(const struct lab *lab, char wait[257]);
 
 #endif

@@ -97,9 +97,10 @@ static long long reported(const char *key)
 	return seen ? sum : -1;
 }
 
-static const char *const counted[] = {
-	"device_memory", "pinned_memory", "streams",	     "events",	     "graphs",
-	"graph_execs",	 "dnn_handles",	  "dnn_descriptors", "blas_handles", "blas_descriptors"};
+static const char *const counted[] = {"comms",	      "device_memory",	 "pinned_memory",
+				      "streams",      "events",		 "graphs",
+				      "graph_execs",  "dnn_handles",	 "dnn_descriptors",
+				      "blas_handles", "blas_descriptors"};
 
 /* lost: handles of the libraries are not given back to a device that was. */
 static void stop(struct lab *lab, bool lost)
@@ -142,6 +143,16 @@ static float *weights(const struct lab *lab, const char *text, uint64_t *n, stru
 	lab_job_free(&job);
 	*n = bytes / 4;
 	return (float *)data;
+}
+
+static void works(const struct lab *lab, const char *more, const char *what)
+{
+	struct ctl_run_row row;
+	uint64_t n;
+	float *w = weights(lab, spec(true, more), &n, &row);
+
+	ok(w != NULL, "%s", what);
+	free(w);
 }
 
 /* The largest distance, against the largest weight. */
@@ -320,8 +331,6 @@ static void test_illegal(void)
 	struct ctl_run_row row;
 	struct lab_job job;
 	struct lab lab;
-	uint64_t n;
-	float *w;
 
 	start(&lab, 2, "67108864", "kernel:30:illegal", "devices = cuda:all");
 	ok(!prepare(&job, &lab, spec(true, "\"devices\": \"cuda:1\"")), "a job");
@@ -330,23 +339,16 @@ static void test_illegal(void)
 	like(job.err.message, "is lost", "  and says that it is lost");
 	lab_job_free(&job);
 	ok(lab_idle(&lab, 10), "  the job is gone");
-	w = weights(&lab, spec(true, "\"devices\": \"cuda:1\""), &n, &row);
-	ok(w != NULL, "  the next job on it works");
-	free(w);
-	w = weights(&lab, spec(true, "\"devices\": \"cuda:0\""), &n, &row);
-	ok(w != NULL, "  one on the other device, too");
-	free(w);
+	works(&lab, "\"devices\": \"cuda:1\"", "  the next job on it works");
+	works(&lab, "\"devices\": \"cuda:0\"", "  one on the other device, too");
 	is(lab_held(&lab), 0, "  no memory is held");
 	stop(&lab, true);
 }
 
 static void test_memory(void)
 {
-	struct ctl_run_row row;
 	struct lab_job job;
 	struct lab lab;
-	uint64_t n;
-	float *w;
 
 	start(&lab, 1, "67108864", "cudaMalloc:2:oom", "devices = cuda:all");
 	ok(prepare(&job, &lab, spec(true, "")) < 0, "a device runs out of memory");
@@ -355,9 +357,7 @@ static void test_memory(void)
 	like(job.err.message, "free", "  and free");
 	lab_end(&job);
 	lab_job_free(&job);
-	w = weights(&lab, spec(true, ""), &n, &row);
-	ok(w != NULL, "  the next job works");
-	free(w);
+	works(&lab, "", "  the next job works");
 	stop(&lab, false);
 	start(&lab, 1, "65536", "", "devices = cuda:all");
 	ok(prepare(&job, &lab, spec(true, "")) < 0, "a network larger than the device");
@@ -365,6 +365,55 @@ static void test_memory(void)
 	lab_end(&job);
 	lab_job_free(&job);
 	stop(&lab, false);
+}
+
+/* ---- several GPUs at once ---- */
+
+/* The training of two GPUs with so much memory each; how, as the log has it. */
+static float *both(const char *bytes, const char *how, uint64_t *n)
+{
+	struct ctl_run_row row;
+	struct lab lab;
+	float *w;
+
+	start(&lab, 2, bytes, "", "devices = cuda:all");
+	w = weights(&lab, spec(true, "\"batch_size\": 8"), n, &row);
+	ok(lab_logged(&lab, how, 5), "  %s", how);
+	is(lab_held(&lab), 0, "  no device memory is held after it");
+	stop(&lab, false);
+	return w;
+}
+
+static void test_rows(void)
+{
+	uint64_t n = 0, m = 0;
+	float *x = both("67108864", "rows in host memory, gradients summed by NCCL", &n);
+	float *y = both("1073741824", "rows on the devices, gradients summed by NCCL", &m);
+
+	ok(x && y && n == m && !memcmp(x, y, n * sizeof(float)),
+	   "rows that stay on two GPUs: the same bits");
+	free(x);
+	free(y);
+}
+
+/* One of two GPUs fails: the ERROR names one, and both are good for the next job. */
+static void try_both(const char *fault, const char *words, bool lost)
+{
+	struct ctl_run_row row;
+	struct lab_job job;
+	struct lab lab;
+
+	start(&lab, 2, "1073741824", fault, "devices = cuda:all\nmerge_timeout = 5");
+	ok(!prepare(&job, &lab, spec(true, "\"batch_size\": 8")), "%s: a job", fault);
+	ok(lab_run(&job, 0, 2, &row) < 0, "  ends with an ERROR");
+	like(job.err.message, words, "  that tells why");
+	like(job.err.message, "GPU ", "  and names a GPU");
+	lab_end(&job);
+	lab_job_free(&job);
+	ok(lab_idle(&lab, 60), "  the job is gone");
+	is(lab_held(&lab), 0, "  with its memory");
+	works(&lab, "\"batch_size\": 8", "  the next one works");
+	stop(&lab, lost);
 }
 
 /* ---- several hosts ---- */
@@ -421,6 +470,7 @@ static void test_hosts(void)
 	is(reported("violations"), 0, "  no wrong use of the interface");
 	is(reported("device_memory"), 0, "  no device memory is left");
 	is(reported("streams"), 0, "  nor a stream");
+	is(reported("comms"), 0, "  nor a communicator");
 }
 
 int main(void)
@@ -439,6 +489,9 @@ int main(void)
 	test_stored();
 	test_illegal();
 	test_memory();
+	test_rows();
+	try_both("ncclAllReduce:9:hang", "no end after 5000 ms", false);
+	try_both("cudaGraphLaunch:5:illegal", "is lost", true);
 	test_hosts();
 	unlink(report);
 	return done();

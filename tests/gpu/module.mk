@@ -7,6 +7,12 @@ $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(LIBS_kernels) $(LIBS_merge)
 	@mkdir -p $(@D)
 	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_kernels) $(SYS_merge)
 
+# trainings of userspace/train on several GPUs
+GPU_TRAIN_BIN := $(BUILD)/tests/gpu/parallel $(BUILD)/tests/gpu/parallel_faults
+$(GPU_TRAIN_BIN): $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(LIBS_train)
+	@mkdir -p $(@D)
+	$(CC) $(CNN_LDFLAGS) -o $@ $^ -Wl,--as-needed $(SYS_train)
+
 .PHONY: check-gpu
 check-gpu: cuda $(GPU_TEST_BIN) $(BUILD)/bin/merge_perf ## the CUDA back end on the GPUs of this machine
 	CNN_CUDA_LIBRARY=$(abspath $(BUILD))/lib/libcnn_cuda.so CNN_NCCL_LIBRARY=$(abspath $(BUILD))/lib/libcnn_nccl.so \

@@ -269,8 +269,8 @@ TEST_F(limits, killed_while_creating)
 	       stat_of("refused") - refused);
 	EXPECT_GT(in_the_middle, 0);
 	EXPECT_GT(stat_of("refused"), refused);
-	/* what the counters call free is free */
-	EXPECT_LT(before - free_mb(), 32)
+	/* what the counters call free is free; KASAN's quarantine may hold 24 MiB of this machine */
+	EXPECT_LT(before - free_mb(), 64)
 	TH_LOG("%ld MiB free, %ld before", free_mb(), before);
 }
 

@@ -29,7 +29,8 @@ enum kind {
 	K_DEVICES,
 	K_ADDRESS,
 	K_PORTS,
-	K_CONGESTION
+	K_CONGESTION,
+	K_LIST /* names with commas between them, or nothing */
 };
 
 struct key {
@@ -85,6 +86,8 @@ static const struct key keys[] = {
 	{"rejoin_timeout", K_UINT, true, AT(rejoin_timeout), 5, 3600, "60", NULL},
 	{"merge_congestion", K_CONGESTION, true, AT(merge_congestion), 0, 16, "", NULL},
 	{"merge_transport", K_WORD, true, AT(merge_transport), 0, 0, "tcp", "tcp|ucx"},
+	{"merge_ucx_tls", K_LIST, true, AT(merge_ucx_tls), 0, CONF_LIST, "", NULL},
+	{"merge_ucx_devices", K_LIST, true, AT(merge_ucx_devices), 0, CONF_LIST, "", NULL},
 	{"debug", K_BOOL, true, AT(debug), 0, 0, "off", NULL},
 };
 /* clang-format on */
@@ -196,6 +199,8 @@ static int set(const struct key *k, const char *text, bool lenient, struct conf 
 		return conf_ports(text, at, why);
 	case K_CONGESTION:
 		return conf_congestion(text, at, why);
+	case K_LIST:
+		return conf_list(text, at, why);
 	}
 	return -EINVAL;
 }
@@ -389,6 +394,7 @@ static size_t value_size(const struct key *k)
 		return sizeof(((struct conf *)0)->devices);
 	case K_ADDRESS:
 	case K_CONGESTION:
+	case K_LIST:
 		return (size_t)k->max;
 	case K_PORTS:
 		return sizeof(struct conf_ports);

@@ -18,6 +18,7 @@
 #define CONF_MAX_UIDS 64
 #define CONF_PATH 1024
 #define CONF_ADDRESS 64 /* numeric, with the NUL */
+#define CONF_LIST 256
 
 struct conf_uids {
 	uid_t uid[CONF_MAX_UIDS];
@@ -73,8 +74,9 @@ struct conf {
 	struct conf_ports merge_ports;
 	bool merge_mac;
 	uint32_t merge_timeout, rejoin_timeout;
-	char merge_congestion[16]; /* "": the system's */
-	uint32_t merge_transport;  /* enum conf_transport */
+	char merge_congestion[16];				     /* "": the system's */
+	uint32_t merge_transport;				     /* enum conf_transport */
+	char merge_ucx_tls[CONF_LIST], merge_ucx_devices[CONF_LIST]; /* "": UCX's own choice */
 	bool debug;
 };
 

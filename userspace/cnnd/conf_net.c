@@ -95,3 +95,25 @@ int conf_congestion(const char *text, char *out, char why[CONF_WHY])
 	}
 	return rc;
 }
+
+int conf_list(const char *text, char *out, char why[CONF_WHY])
+{
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				      "0123456789_:./-,";
+	size_t n = strlen(text);
+	const char *first = text[0] == '^' ? text + 1 : text;
+
+	if (n >= CONF_LIST) {
+		snprintf(why, CONF_WHY, "longer than %d bytes", CONF_LIST - 1);
+		return -EINVAL;
+	}
+	if (n && (first[strspn(first, allowed)] || first[0] == ',' || !first[0] ||
+		  strstr(first, ",,") || text[n - 1] == ',')) {
+		snprintf(why, CONF_WHY,
+			 "names with commas between them are wanted, without spaces");
+		return -EINVAL;
+	}
+	memset(out, 0, CONF_LIST);
+	memcpy(out, text, n);
+	return 0;
+}

@@ -33,4 +33,8 @@ int conf_ports(const char *text, struct conf_ports *out, char why[CONF_WHY]);
 /* Nothing, or a congestion control that this kernel lets this process use. out: 16 bytes. */
 int conf_congestion(const char *text, char *out, char why[CONF_WHY]);
 
+/* Names of letters, digits and _ : . / - (a first one may begin with ^: all but these), with commas
+ * between them; or nothing. out: CONF_LIST bytes. */
+int conf_list(const char *text, char *out, char why[CONF_WHY]);
+
 #endif

@@ -152,6 +152,7 @@ struct job {
 	struct link *uplink;	       /* guarded by the lock; NULL once the job has ended */
 	struct merge_net *net; /* set and cleared under the lock, used by the job's thread */
 	uint64_t merges, merge_checksum; /* of the last committed merge */
+	atomic_bool leaderless;		 /* its leader is silent: no step is made */
 	atomic_bool canceled;		 /* it has ended, for those that hold no lock */
 
 	/* the job's thread alone, once it runs */

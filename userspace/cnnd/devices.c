@@ -10,6 +10,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "../../nccl_merge/merge.h"
+
 #define PENDING_MAX 32u
 
 struct gpu {
@@ -337,6 +339,9 @@ static int use_gpus(struct devices *d, const struct device_ask *ask, struct devi
 	use->gpus = d;
 	use->own = true;
 	use->precision = ask->precision;
+	use->train = !ask->inference;
+	for (uint32_t i = 0; i < n; i++)
+		use->index[i] = d->gpu[use->place[i]].about.index;
 	list_name(d, use->place, n, use->name);
 	return 0;
 }
@@ -416,10 +421,14 @@ static bool defer(struct devices *d, struct gpu *g, struct backend *lost)
 static int open_gpu(struct device_use *use, uint32_t i, struct err *err)
 {
 	struct gpu *g = &use->gpus->gpu[use->place[i]];
-	struct backend_options options = {.device = g->about.index, .precision = use->precision};
+	struct backend_options options = {.device = g->about.index,
+					  .precision = use->precision,
+					  .timeout_ms = use->timeout_ms};
 	struct backend_error e = {{0}};
 	int rc = enter(use->gpus, g, err);
 
+	options.alloc = use->collective ? merge_device_alloc : NULL;
+	options.release = merge_device_release;
 	if (rc)
 		return rc;
 	rc = backend_open("cuda", &options, &use->backend[i], &e);
@@ -438,13 +447,14 @@ int devices_start(struct device_use *use, struct err *err)
 {
 	int rc = 0;
 
+	use->collective = use->gpus && use->train && use->n > 1 && !merge_intra_find("nccl", NULL);
 	for (uint32_t i = 0; use->gpus && !rc && i < use->n; i++)
 		if (!use->backend[i])
 			rc = open_gpu(use, i, err);
 	return rc;
 }
 
-int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err)
+int devices_reserve(struct device_use *use, uint64_t bytes, bool leave, struct err *err)
 {
 	struct devices *d = use->gpus;
 	int rc = 0;
@@ -455,13 +465,13 @@ int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err)
 	for (uint32_t i = 0; !rc && i < use->n; i++) {
 		struct gpu *g = &d->gpu[use->place[i]];
 		uint64_t others = g->reserved - use->reserved[i], total = g->about.total_bytes;
+		uint64_t left = total > others ? total - others : 0;
 
-		if (bytes > total || others > total - bytes) {
+		if (bytes > (leave ? left - left / 8 : left)) {
 			rc = err_set(err, ERR_LIMIT, -ENOMEM,
 				     "%s has not enough memory: needed %" PRIu64 " bytes, free "
 				     "%" PRIu64 " of %" PRIu64 " (other jobs hold %" PRIu64 ")",
-				     g->name, bytes, total > others ? total - others : 0, total,
-				     others);
+				     g->name, bytes, left, total, others);
 			err_hint(err, "A smaller batch_size needs less.");
 			break;
 		}

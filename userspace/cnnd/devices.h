@@ -62,6 +62,10 @@ struct device_use {
 	struct devices *gpus;		 /* NULL: not on GPUs */
 	uint32_t place[GPU_LIST_MAX];	 /* in the list */
 	uint64_t reserved[GPU_LIST_MAX]; /* bytes */
+	uint32_t index[GPU_LIST_MAX];	 /* as backend_devices counts */
+	uint32_t timeout_ms;		 /* of a wait for a GPU; 0: 60 s */
+	bool train;			 /* gradients are summed between them */
+	bool collective;		 /* gradient arenas are of NCCL's memory */
 	uint32_t replicas;		 /* as asked, or one for each device */
 	char name[DEVICES_NAME];
 };
@@ -73,8 +77,9 @@ int devices_use(struct devices *d, const struct device_ask *ask, struct device_u
 		struct err *err);
 /* Opens the GPUs, if it is GPUs; may take seconds. */
 int devices_start(struct device_use *use, struct err *err);
-/* What a job will take of each of its GPUs; ERR_LIMIT where that is more than there is. */
-int devices_reserve(struct device_use *use, uint64_t bytes, struct err *err);
+/* What a job will take of each of its GPUs; ERR_LIMIT where that is more than there is, or, with
+ * leave, than there is but for an eighth, which is for short jobs of others. */
+int devices_reserve(struct device_use *use, uint64_t bytes, bool leave, struct err *err);
 /* A device that is lost is made anew once nobody uses it any more. */
 void devices_unuse(struct device_use *use);
 

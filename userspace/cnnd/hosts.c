@@ -67,6 +67,15 @@ static void on_merge(void *context, const struct merge_result *r)
 	link_hold(job);
 }
 
+/* Local steps may go on for long without a merge, and their leader may be silent meanwhile. */
+static void on_step(void *context)
+{
+	struct job *job = context;
+
+	if (atomic_load_explicit(&job->leaderless, memory_order_relaxed))
+		link_hold(job);
+}
+
 /* ---- BEGIN ---- */
 
 static int open_net(struct job *job, struct err *err)
@@ -77,6 +86,7 @@ static int open_net(struct job *job, struct err *err)
 				     .confirm = confirm,
 				     .context = job};
 	char listen[CONF_ADDRESS], congestion[sizeof(d->conf.merge_congestion)];
+	char tls[CONF_LIST], devices[CONF_LIST];
 	struct merge_net *net = NULL;
 	struct merge_error why;
 	int rc;
@@ -84,6 +94,8 @@ static int open_net(struct job *job, struct err *err)
 	pthread_mutex_lock(&d->lock);
 	memcpy(listen, d->conf.merge_listen, sizeof(listen));
 	memcpy(congestion, d->conf.merge_congestion, sizeof(congestion));
+	memcpy(tls, d->conf.merge_ucx_tls, sizeof(tls));
+	memcpy(devices, d->conf.merge_ucx_devices, sizeof(devices));
 	c.port_first = d->conf.merge_ports.first;
 	c.port_last = d->conf.merge_ports.last;
 	c.no_mac = !d->conf.merge_mac;
@@ -93,14 +105,22 @@ static int open_net(struct job *job, struct err *err)
 	pthread_mutex_unlock(&d->lock);
 	c.listen = listen;
 	c.congestion = congestion[0] ? congestion : NULL;
+	c.ucx_tls = tls[0] ? tls : NULL;
+	c.ucx_net_devices = devices[0] ? devices : NULL;
 	memcpy(c.job, job->id, CTL_ID);
 	if (!wire_derive(job->secret, WIRE_MERGE, c.secret))
 		return err_set(err, ERR_INTERNAL, -EIO, "no HMAC from libcrypto");
 	rc = merge_tcp_open(&c, &net, &why);
 	explicit_bzero(c.secret, sizeof(c.secret));
 	if (rc) {
-		err_set(err, ERR_LIMIT, rc, "the merges of this job: %s", why.message);
-		err_hint(err, "See merge_listen, merge_ports and merge_transport in cnnd.conf.");
+		err_set(err, rc == -ENOTSUP ? ERR_PARAM : ERR_LIMIT, rc,
+			"the merges of this job: %s", why.message);
+		if (rc == -ENOTSUP)
+			err_hint(err, "Install UCX on this host (Debian: libucx0), or set "
+				      "merge_transport = tcp in the cnnd.conf of all hosts.");
+		else
+			err_hint(err,
+				 "See merge_listen, merge_ports and merge_ucx_* in cnnd.conf.");
 		return rc;
 	}
 	snprintf(job->merge_address, sizeof(job->merge_address), "%s %u", listen,
@@ -130,6 +150,9 @@ void hosts_failed(struct job *job, const struct err *err)
 	if (!job->leader[0])
 		return;
 	pthread_mutex_lock(&d->lock);
+	/* the end answers this call, too: its hint goes along */
+	if (!job->ended)
+		memcpy(job->end.hint, err->hint, sizeof(job->end.hint));
 	job_end(job, err->kind ? err->kind : ERR_INTERNAL, "%s", err->message);
 	pthread_mutex_unlock(&d->lock);
 }
@@ -269,5 +292,6 @@ void hosts_setup(struct job *job, struct train_setup *setup)
 	setup->net = job->net;
 	setup->host_name = job->hosts->name;
 	setup->on_merge = on_merge;
+	setup->on_step = on_step;
 	setup->context = job;
 }

@@ -189,6 +189,7 @@ void link_frame(struct link *link, const struct wire_frame *f)
 		tag_of(link, &tag);
 		log_info(&tag, "the leader is back");
 		link->silent = false;
+		atomic_store(&link->job->leaderless, false);
 		pthread_cond_broadcast(&link->job->wake);
 	}
 	if (link->state == LINK_DIALING) {
@@ -225,6 +226,7 @@ static void check_silence(struct link *link, uint64_t now)
 
 	if (!link->silent && now > link->heard_ms + CTL_SILENCE_MS) {
 		link->silent = true;
+		atomic_store(&link->job->leaderless, true);
 		tag_of(link, &tag);
 		log_warn(&tag,
 			 "no sign of life of the leader at %s port %u: no step until it is back",

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "hosts.h"
+#include "job.h"
 #include "link.h"
 #include "pin.h"
 #include "work.h"
@@ -170,17 +171,30 @@ static int bind_model(struct job *job, struct err *err)
 	return 0;
 }
 
+static int reserve_devices(struct job *job, const struct train_setup *setup, struct err *err)
+{
+	uint64_t bytes;
+	int rc;
+
+	if (!job->device.gpus)
+		return 0;
+	rc = train_estimate_device(setup, &bytes, err);
+	return rc ? rc : devices_reserve(&job->device, bytes, setup->resident, err);
+}
+
 /* Sets the reservations for the net, here and on GPUs, to what it will really take. */
-static int reserve_net(struct job *job, const struct train_setup *setup, struct err *err)
+static int reserve_net(struct job *job, struct train_setup *setup, struct err *err)
 {
 	struct daemon *d = job->daemon;
-	uint64_t bytes, on_device, have;
+	uint64_t bytes, have;
 	int rc = train_estimate(setup, &bytes, err);
 
-	if (!rc)
-		rc = train_estimate_device(setup, &on_device, err);
-	if (!rc)
-		rc = devices_reserve(&job->device, on_device, err);
+	/* on the GPUs with the rows, where there is room for them */
+	setup->resident = job->device.gpus && job->kind == CTL_TRAIN;
+	if (!rc && setup->resident && reserve_devices(job, setup, NULL))
+		setup->resident = false;
+	if (!rc && !setup->resident)
+		rc = reserve_devices(job, setup, err);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&d->lock);
@@ -200,16 +214,22 @@ static int make_train(struct job *job, char **notice, struct err *err)
 				    .model = job->model,
 				    .backends = job->device.backend,
 				    .n_backends = job->device.n,
+				    .device = job->device.gpus ? job->device.index : NULL,
 				    .data = job->data,
 				    .agreed = &job->agreed,
 				    .inference = job->kind != CTL_TRAIN,
 				    .canceled = &job->canceled};
 	struct train *train = NULL;
+	struct log_tag tag;
 	int rc;
 
+	pthread_mutex_lock(&d->lock);
+	job->device.timeout_ms = setup.timeout_ms = d->conf.merge_timeout * 1000;
+	pthread_mutex_unlock(&d->lock);
 	rc = devices_start(&job->device, err);
 	if (rc)
 		return rc;
+	setup.collective = job->device.collective;
 	hosts_setup(job, &setup);
 	rc = reserve_net(job, &setup, err);
 	if (rc)
@@ -217,6 +237,14 @@ static int make_train(struct job *job, char **notice, struct err *err)
 	rc = train_create(&setup, &train, notice, err);
 	if (rc)
 		return rc;
+	/* others hold more of the GPUs than this daemon knows of */
+	if (setup.resident && !train_resident(train)) {
+		setup.resident = false;
+		reserve_devices(job, &setup, NULL);
+	}
+	job_log_tag(job, &tag, "device");
+	if (*train_devices(train))
+		log_info(&tag, "%s: %s", job->device.name, train_devices(train));
 	pthread_mutex_lock(&d->lock);
 	job->train = train;
 	if (job->ended)

@@ -154,17 +154,24 @@ static int merge_policy(const struct agree_block *part, size_t n, struct agree_b
 			struct err *err)
 {
 	uint64_t replicas = 0;
+	const char *what;
 
 	for (size_t i = 0; i < n; i++) {
 		const struct agree_block *p = &part[i];
 
 		if (p->agreed)
 			return err_set(err, ERR_INTERNAL, -EINVAL, "part %zu is already agreed", i);
-		if (p->normalize != part->normalize || p->balanced != part->balanced ||
-		    p->normalizing_const != part->normalizing_const ||
-		    p->batch_size != part->batch_size || p->class_limit != part->class_limit)
+		what = p->normalize != part->normalize ||
+				       p->normalizing_const != part->normalizing_const
+			       ? "normalize"
+		       : p->balanced != part->balanced	     ? "class_weight"
+		       : p->batch_size != part->batch_size   ? "batch_size"
+		       : p->class_limit != part->class_limit ? "architecture"
+							     : NULL;
+		if (what)
 			return err_set(err, ERR_INTERNAL, -EINVAL,
-				       "hosts 0 and %zu do not follow one specification", i);
+				       "hosts 0 and %zu do not follow one specification: %s", i,
+				       what);
 		if (p->rows[0] && !p->replicas)
 			return err_set(err, ERR_DATA, -EINVAL,
 				       "host %zu holds training rows but runs no replica", i);

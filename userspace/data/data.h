@@ -162,6 +162,19 @@ int data_reader_epoch(struct data_reader *reader, uint64_t seed, uint32_t epoch)
  */
 int data_reader_batch(struct data_reader *reader, uint64_t first, uint32_t n,
 		      struct backend_batch *batch, struct err *err);
+/*
+ * What a batch points to stays for batches - 1 calls more, up to DATA_READER_KEEP batches, until
+ * the next epoch. -EOPNOTSUPP: rows come from the spill file, through a buffer that the next call
+ * needs.
+ */
+#define DATA_READER_KEEP 4
+int data_reader_keep(struct data_reader *reader, uint32_t batches);
+/*
+ * Of a shuffling reader, between two epochs: batches name their rows by their place in the
+ * canonical order (index, valid for the epoch), x is NULL: somebody else has the rows. -EOPNOTSUPP
+ * as above.
+ */
+int data_reader_by_index(struct data_reader *reader);
 /* Id of the row at a place of the order ("" when none). */
 const char *data_reader_id(const struct data_reader *reader, uint64_t place, uint32_t *bytes);
 

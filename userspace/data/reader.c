@@ -12,6 +12,16 @@
 #include "readahead.h"
 #include "set.h"
 
+/* What a batch points to. */
+struct held {
+	const void **x;
+	uint64_t *hash;
+	float *weight;
+	int32_t *label; /* classes only */
+	float *target;	/* with labels only; classes: one-hot, or the index for one output */
+	uint32_t hot;	/* rows of target that may hold a one */
+};
+
 struct data_reader {
 	struct data_set *data;
 	enum row_set set;
@@ -19,37 +29,51 @@ struct data_reader {
 	uint64_t rows, charged;
 	bool classes, shuffle;
 	uint32_t *order; /* of this epoch; not shuffled: the data set's */
+	uint32_t *place; /* of each row of the order in the canonical one; NULL: rows are pointed to
+			  */
 	struct order_key *keys, *scratch;
-	const void **x;
-	uint64_t *hash;
-	float *weight;
-	int32_t *label; /* classes only */
-	float *target;	/* with labels only; classes: one-hot, or the index for one output */
-	uint32_t hot;	/* rows of target that may hold a one */
+	struct held held[DATA_READER_KEEP]; /* in turn */
+	uint32_t n_held, at;
 	struct readahead *ahead;
 };
 
+static uint64_t held_bytes(const struct data_reader *r)
+{
+	const struct held *h = r->held;
+	uint64_t row = sizeof(*h->x) + sizeof(*h->hash) + sizeof(*h->weight) + sizeof(*h->label);
+
+	return r->max_batch * (row + (uint64_t)r->outputs * sizeof(*h->target));
+}
+
 static uint64_t buffer_bytes(const struct data_reader *r)
 {
-	uint64_t row = sizeof(*r->x) + sizeof(*r->hash) + sizeof(*r->weight) + sizeof(*r->label);
 	uint64_t order = sizeof(*r->order) + 2 * sizeof(*r->keys);
 
-	return r->max_batch * (row + (uint64_t)r->outputs * sizeof(*r->target)) +
-	       (r->shuffle ? r->rows * order : 0);
+	return r->n_held * held_bytes(r) + (r->shuffle ? r->rows * order : 0);
+}
+
+static int allocate_held(struct data_reader *r, struct held *h)
+{
+	size_t n = r->max_batch;
+
+	h->x = malloc(n * sizeof(*h->x));
+	h->hash = malloc(n * sizeof(*h->hash));
+	h->weight = malloc(n * sizeof(*h->weight));
+	if (r->classes)
+		h->label = malloc(n * sizeof(*h->label));
+	if (r->outputs)
+		h->target = calloc(n, r->outputs * sizeof(*h->target));
+	return h->x && h->hash && h->weight && (!r->classes || h->label) &&
+			       (!r->outputs || h->target)
+		       ? 0
+		       : -ENOMEM;
 }
 
 static int allocate(struct data_reader *r)
 {
 	struct data_set *data = r->data;
-	size_t n = r->max_batch;
 
-	r->x = malloc(n * sizeof(*r->x));
-	r->hash = malloc(n * sizeof(*r->hash));
-	r->weight = malloc(n * sizeof(*r->weight));
-	if (r->classes)
-		r->label = malloc(n * sizeof(*r->label));
-	if (r->outputs)
-		r->target = calloc(n, r->outputs * sizeof(*r->target));
+	r->n_held = 1;
 	r->order = data->order[r->set];
 	if (r->shuffle) {
 		r->order = malloc((r->rows + 1) * sizeof(*r->order));
@@ -58,10 +82,9 @@ static int allocate(struct data_reader *r)
 		if (r->order && r->rows)
 			memcpy(r->order, data->order[r->set], r->rows * sizeof(*r->order));
 	}
-	if (!r->x || !r->hash || !r->weight || (r->classes && !r->label) ||
-	    (r->outputs && !r->target) || (r->shuffle && (!r->order || !r->keys || !r->scratch)))
+	if (r->shuffle && (!r->order || !r->keys || !r->scratch))
 		return -ENOMEM;
-	return 0;
+	return allocate_held(r, &r->held[0]);
 }
 
 static bool has_spilled(const struct data_reader *r)
@@ -113,6 +136,42 @@ int data_reader_open(struct data_set *data, enum row_set set, uint32_t max_batch
 	return 0;
 }
 
+int data_reader_keep(struct data_reader *r, uint32_t batches)
+{
+	if (r->ahead)
+		return -EOPNOTSUPP;
+	if (batches > DATA_READER_KEEP)
+		return -EINVAL;
+	while (r->n_held < batches) {
+		int rc = allocate_held(r, &r->held[r->n_held++]);
+
+		r->charged += held_bytes(r);
+		store_charge_anyway(r->data->store, held_bytes(r));
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int data_reader_by_index(struct data_reader *r)
+{
+	uint64_t bytes = (r->rows + 1) * sizeof(*r->place);
+
+	if (r->ahead || !r->shuffle)
+		return -EOPNOTSUPP;
+	if (r->place)
+		return 0;
+	r->place = malloc(bytes);
+	if (!r->place)
+		return -ENOMEM;
+	for (uint64_t i = 0; i < r->rows; i++)
+		r->place[i] = (uint32_t)i;
+	memcpy(r->order, r->data->order[r->set], r->rows * sizeof(*r->order));
+	r->charged += bytes;
+	store_charge_anyway(r->data->store, bytes);
+	return 0;
+}
+
 void data_reader_close(struct data_reader *r)
 {
 	if (!r)
@@ -123,11 +182,14 @@ void data_reader_close(struct data_reader *r)
 		free(r->order);
 	free(r->keys);
 	free(r->scratch);
-	free(r->x);
-	free(r->hash);
-	free(r->weight);
-	free(r->label);
-	free(r->target);
+	free(r->place);
+	for (uint32_t i = 0; i < DATA_READER_KEEP; i++) {
+		free(r->held[i].x);
+		free(r->held[i].hash);
+		free(r->held[i].weight);
+		free(r->held[i].label);
+		free(r->held[i].target);
+	}
 	free(r);
 }
 
@@ -151,47 +213,50 @@ int data_reader_epoch(struct data_reader *r, uint64_t seed, uint32_t epoch)
 		uint32_t word[4];
 
 		backend_philox(counter, key, word);
-		r->keys[i] = (struct order_key){(uint64_t)word[0] << 32 | word[1], canonical[i]};
+		r->keys[i] = (struct order_key){(uint64_t)word[0] << 32 | word[1], i};
 	}
 	sorted = order_sort(r->keys, r->scratch, n, NULL, NULL); /* stable: ties stay canonical */
-	for (uint32_t i = 0; i < n; i++)
-		r->order[i] = sorted[i].row;
+	for (uint32_t i = 0; i < n; i++) {
+		r->order[i] = canonical[sorted[i].row];
+		if (r->place)
+			r->place[i] = sorted[i].row;
+	}
 	return 0;
 }
 
-static void clear_ones(struct data_reader *r)
+static void clear_ones(struct data_reader *r, struct held *h)
 {
-	for (uint32_t i = 0; i < r->hot; i++)
-		r->target[(size_t)i * r->outputs + (uint32_t)r->label[i]] = 0;
-	r->hot = 0;
+	for (uint32_t i = 0; i < h->hot; i++)
+		h->target[(size_t)i * r->outputs + (uint32_t)h->label[i]] = 0;
+	h->hot = 0;
 }
 
-static void fill_targets(struct data_reader *r, uint64_t first, uint32_t n)
+static void fill_targets(struct data_reader *r, struct held *h, uint64_t first, uint32_t n)
 {
 	const struct data_set *data = r->data;
 
 	if (r->classes && r->outputs > 1)
-		clear_ones(r);
+		clear_ones(r, h);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct row *row = set_row(data, r->order[first + i]);
-		float *to = r->target + (size_t)i * r->outputs;
+		float *to = h->target + (size_t)i * r->outputs;
 
 		if (r->classes) {
-			r->label[i] = row->label;
+			h->label[i] = row->label;
 			if (r->outputs > 1)
 				to[row->label] = 1;
 			else
 				*to = (float)row->label;
 			/* Keras: class weights are for training only */
 			if (r->set == ROW_TRAIN)
-				r->weight[i] *= data->class_weight[row->label];
+				h->weight[i] *= data->class_weight[row->label];
 		} else if (data->labels == AGREE_FLOAT) {
 			*to = row->target;
 		} else {
 			memcpy(to, row_vector(row), r->outputs * sizeof(*to));
 		}
 	}
-	r->hot = r->classes && r->outputs > 1 ? n : 0;
+	h->hot = r->classes && r->outputs > 1 ? n : 0;
 }
 
 int data_reader_batch(struct data_reader *r, uint64_t first, uint32_t n,
@@ -200,6 +265,7 @@ int data_reader_batch(struct data_reader *r, uint64_t first, uint32_t n,
 	const struct data_set *data = r->data;
 	const uint8_t *base = NULL;
 	uint64_t stride = readahead_stride(data);
+	struct held *h;
 	int rc;
 
 	if (n > r->max_batch || first > r->rows || n > r->rows - first)
@@ -211,23 +277,26 @@ int data_reader_batch(struct data_reader *r, uint64_t first, uint32_t n,
 		if (rc)
 			return rc;
 	}
+	r->at = (r->at + 1) % r->n_held;
+	h = &r->held[r->at];
 	for (uint32_t i = 0; i < n; i++) {
 		const struct row *row = set_row(data, r->order[first + i]);
 
-		r->x[i] = store_pointer(data->store, row->where);
-		if (!r->x[i])
-			r->x[i] = base + i * stride;
-		r->hash[i] = row->hash[0];
-		r->weight[i] = row->weight;
+		h->x[i] = r->place ? NULL : store_pointer(data->store, row->where);
+		if (!r->place && !h->x[i])
+			h->x[i] = base + i * stride;
+		h->hash[i] = row->hash[0];
+		h->weight[i] = row->weight;
 	}
 	if (r->outputs)
-		fill_targets(r, first, n);
+		fill_targets(r, h, first, n);
 	batch->n = n;
-	batch->x = r->x;
-	batch->hash = r->hash;
-	batch->weight = r->weight;
-	batch->label = r->label;
-	batch->target = r->target;
+	batch->x = r->place ? NULL : h->x;
+	batch->index = r->place ? r->place + first : NULL;
+	batch->hash = h->hash;
+	batch->weight = h->weight;
+	batch->label = h->label;
+	batch->target = h->target;
 	return 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 static int check_shape(struct train *t, struct err *err)
 {
@@ -204,8 +205,24 @@ static void say_hosts(struct train *t, struct notice *n)
 				 train_hosts_name(t, 0, room));
 }
 
+static void say_devices(struct train *t, struct notice *n)
+{
+	const char *how = t->nccl ? "by NCCL" : "through host memory";
+
+	if (*t->no_nccl)
+		train_notice_add(n,
+				 "the gradients of the GPUs are summed through host memory, which "
+				 "is slow: %s",
+				 t->no_nccl);
+	if (t->batches)
+		snprintf(t->about_devices, sizeof(t->about_devices), "rows %s%s%s",
+			 train_resident(t) ? "on the devices" : "in host memory",
+			 t->team ? ", gradients summed " : "", t->team ? how : "");
+}
+
 void train_say(struct train *t, struct notice *n)
 {
+	say_devices(t, n);
 	say_classes(t, n);
 	say_rows(t, n);
 	if (t->hosts)

@@ -13,6 +13,44 @@
 
 #include "internal.h"
 
+/* What must be equal on all hosts: arguments by name, then what was agreed. */
+enum train_same {
+	SAME_EPOCHS = 0,
+	SAME_BATCH,
+	SAME_ACCUMULATE,
+	SAME_SEED,
+	SAME_LOSS,
+	SAME_OPTIMIZER,
+	SAME_LEARNING_RATE,
+	SAME_SCHEDULE,
+	SAME_SCALING,
+	SAME_METRICS,
+	SAME_EVALUATE,
+	SAME_FRACTION,
+	SAME_EARLY_STOP,
+	SAME_AUGMENT,
+	SAME_AVERAGE,
+	SAME_CLASS_WEIGHT,
+	SAME_NORMALIZE,
+	SAME_PRECISION,
+	SAME_DETERMINISTIC,
+	SAME_CACHE,
+	SAME_MERGE,
+	SAME_MERGE_EVERY,
+	SAME_MERGE_WARMUP,
+	SAME_MERGE_MOMENTUM,
+	SAME_MERGE_WIRE,
+	SAME_AGREED_ROWS,
+	SAME_AGREED_CLASSES,
+	SAME_AGREED_WEIGHTS,
+	SAME_AGREED_SCALE,
+	TRAIN_SAME
+};
+void train_same_fill(const struct train_setup *setup, uint64_t hash_of[TRAIN_SAME]);
+/* Whether they differ; text: the names of what does. */
+bool train_same_differ(const uint64_t a[TRAIN_SAME], const uint64_t b[TRAIN_SAME], char *text,
+		       size_t size);
+
 struct host_facts {
 	uint64_t rows, validation_rows;
 	uint32_t replicas;

@@ -210,7 +210,8 @@ struct train_put_state {
 
 struct hosts; /* hosts.h */
 struct stage; /* stage.c */
-struct gradients;
+struct team;  /* team.h */
+struct batches;
 
 struct train {
 	struct train_setup setup;
@@ -221,9 +222,14 @@ struct train {
 	uint32_t replicas;
 	uint64_t replica_rows[TRAIN_REPLICAS_MAX]; /* since their statistics were pooled */
 	struct merge_intra *intra;		   /* more than one replica */
-	const struct gradients *gradients;	   /* ... how they are summed */
-	struct stage *stage;			   /* NULL: arenas are in host memory */
-	struct merge_tensor *tensor;		   /* of table */
+	bool nccl;				   /* ... of NCCL */
+	bool on_the_way;			   /* ... told of each bucket as it becomes final */
+	char no_nccl[256];	 /* why gradients of GPUs go through host memory; "": they do not */
+	struct team *team;	 /* a thread per replica; NULL: all on this one */
+	struct batches *batches; /* rows for devices; NULL: each replica reads its own */
+	char about_devices[192];
+	struct stage *stage;	     /* NULL: arenas are in host memory */
+	struct merge_tensor *tensor; /* of table */
 	struct merge_table table;
 	struct hosts *hosts;		      /* NULL: this host alone */
 	bool several;			      /* replicas or hosts: the model is a merged copy */
@@ -237,6 +243,7 @@ struct train {
 	struct plan plan;
 	uint32_t batch, max_batch, slots;
 	uint32_t replica_batch;	       /* the most rows of a replica's step */
+	uint32_t host_batch;	       /* of all replicas together */
 	uint64_t rows, steps, updates; /* training rows here, steps and updates of an epoch */
 	uint64_t validation_rows;
 	uint64_t all_rows, all_validation_rows; /* over the hosts */
@@ -313,22 +320,51 @@ int train_stage_model(struct train *train, bool slots, struct err *err);
 int train_device_err(const struct train *train, uint32_t k, struct err *err, int rc,
 		     const char *what);
 
+/* ---- memory.c: what a training will take ---- */
+
+/* Counts (arena.base NULL) or places everything. */
+void train_memory_plan(struct train *train);
+/* Of replica 0, which also evaluates. */
+void train_net_options(struct train *train, struct backend_net_options *options);
+/* join: with the other hosts, if there are any. train.c */
+int train_new(const struct train_setup *setup, bool join, struct train **out, struct notice *notice,
+	      struct err *err);
+
+/* ---- batches.c: the rows of a step, for all replicas of the host at once ---- */
+
+/* Replicas get their rows from here: they are on devices, or step on threads of their own. */
+bool train_batches_wanted(const struct train *train);
+/* t->shuffled has been opened: the rows go to the devices, if they are to and fit. */
+int train_batches_open(struct train *train, struct err *err);
+/* Before the data set goes: devices forget its rows. */
+void train_batches_drop(struct train *train);
+void train_batches_close(struct train *train);
+/* A new epoch: nothing that was read is of use. */
+void train_batches_epoch(struct train *train);
+/* The rows of step s, and those of the next one, are there after it. */
+int train_batches_step(struct train *train, uint64_t s, struct err *err);
+/* While step s is computed: rows further ahead. */
+int train_batches_ahead(struct train *train, uint64_t s, struct err *err);
+/* Replica k's part of step s; next: where the step after it is known. outputs: its own. */
+struct batch_part {
+	struct backend_batch batch, next;
+	struct metric_batch metrics;
+	float *outputs;
+};
+void train_batches_part(struct train *train, uint64_t s, uint32_t k, struct batch_part *part);
+
 /* ---- replicas.c: the copies of the network on this host ---- */
 
-/* How the gradients of the replicas are summed. */
-struct gradients {
-	bool announce; /* told of each bucket as it becomes final */
-	/* The sum becomes every replica's gradient. keep: only the host arena of replica 0, of
-	 * which train_replicas_spread then makes it. */
-	int (*reduce)(struct train *train, bool keep, struct err *err);
-};
-
 int train_table_make(struct train *train, struct err *err);
+/* Several replicas on threads of their own. */
+bool train_replicas_apart(const struct train *train);
+/* Before the nets are compiled: whether NCCL is there to sum gradients. */
+void train_replicas_choose(struct train *train);
 /* After the nets are compiled: the all-reduce between them. */
 int train_replicas_open(struct train *train, struct err *err);
 void train_replicas_close(struct train *train);
-/* Sums the gradients of all replicas. keep: as in struct gradients; replica 0's is in its host
- * arena then, with one replica, too. */
+/* Sums the gradients of replicas that step in turn. keep: only the host arena of replica 0 counts,
+ * of which train_replicas_spread then makes all others; so with one replica on a device, too. */
 int train_replicas_reduce(struct train *train, bool keep, struct err *err);
 /* Statistics of all replicas together, to out. */
 int train_replicas_pool(struct train *train, float *out, struct err *err);

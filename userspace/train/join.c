@@ -10,118 +10,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define PULSE_SECONDS 2.0
 #define GATHER_LEAST 65536u /* bytes of one word of train_hosts_gather */
 
 struct facts {
-	uint64_t rows, validation_rows, graph, table, config, agreed;
+	uint64_t rows, validation_rows, graph, table, same[TRAIN_SAME];
 	uint32_t replicas, inference, trouble; /* trouble: enum err_kind */
 	int32_t code;
 	char message[256];
 };
-
-/* ---- what must be equal ---- */
-
-static uint64_t hash_merge(const struct train_config *c, uint64_t h)
-{
-	struct merge_config m = {0};
-	double merge[11];
-
-	/* one that these hosts refuse is refused by all of them */
-	if (train_config_merge(c, MERGE_HOSTS_MAX, 1, &m, NULL))
-		return h;
-	merge[0] = m.kind;
-	merge[1] = m.eta;
-	merge[2] = m.mu;
-	merge[3] = m.nesterov;
-	merge[4] = m.b;
-	merge[5] = m.trim;
-	merge[6] = m.momentum;
-	merge[7] = m.wire;
-	merge[8] = m.unit;
-	merge[9] = (double)m.every;
-	merge[10] = isnan(c->merge_warmup) ? -1 : c->merge_warmup;
-	return XXH3_64bits_withSeed(merge, sizeof(merge), h);
-}
-
-/* Numbers only, so that no padding is hashed. */
-static uint64_t hash_config(const struct train_config *c)
-{
-	const struct backend_optimizer_config *o = &c->optimizer;
-	const double fact[] = {
-		c->epochs,
-		c->accumulate,
-		(double)(c->seed >> 32),
-		(double)(uint32_t)c->seed,
-		c->loss.loss,
-		c->loss.label_smoothing,
-		c->loss.from_logits,
-		c->learning_rate,
-		c->schedule,
-		c->gamma,
-		c->schedule_every,
-		c->min_lr,
-		c->warmup,
-		c->plateau_factor,
-		c->plateau_min_delta,
-		c->plateau_patience,
-		c->plateau_cooldown,
-		c->lr_scaling,
-		c->metrics_default,
-		c->n_metrics,
-		c->early_stop,
-		c->early_restore,
-		c->early_patience,
-		c->early_min_delta,
-		c->augment_flip,
-		c->augment_pad,
-		c->augment_cutout,
-		c->evaluate_every,
-		o->kind,
-		o->momentum,
-		o->nesterov,
-		o->beta1,
-		o->beta2,
-		o->rho,
-		o->epsilon,
-		o->amsgrad,
-		o->centered,
-		o->initial_accumulator,
-		o->weight_decay,
-		o->clipnorm,
-		o->clipvalue,
-		o->global_clipnorm,
-		c->average,
-		c->average_decay,
-		c->average_start,
-	};
-	uint64_t h = XXH3_64bits(fact, sizeof(fact));
-	h = XXH3_64bits_withSeed(c->plateau_monitor, strlen(c->plateau_monitor), h);
-	h = XXH3_64bits_withSeed(c->early_monitor, strlen(c->early_monitor), h);
-	for (uint32_t i = 0; i < c->n_metrics; i++) {
-		uint32_t metric[2] = {c->metric[i].kind, c->metric[i].k};
-
-		h = XXH3_64bits_withSeed(metric, sizeof(metric), h);
-	}
-	return hash_merge(c, h);
-}
-
-static uint64_t hash_agreed(const struct agree_block *a)
-{
-	uint64_t fact[] = {a->rows[0], a->rows[1],  a->labels,
-			   a->outputs, a->n_labels, a->batch_size};
-	uint64_t h = XXH3_64bits(fact, sizeof(fact));
-
-	if (a->mul && a->add) {
-		h = XXH3_64bits_withSeed(a->mul, a->n_channels * sizeof(*a->mul), h);
-		h = XXH3_64bits_withSeed(a->add, a->n_channels * sizeof(*a->add), h);
-	}
-	for (uint32_t i = 0; i < a->n_labels; i++)
-		h = XXH3_64bits_withSeed(a->label[i].value, a->label[i].bytes, h);
-	return h;
-}
 
 static void collect(struct train *t, const struct err *trouble, struct facts *f)
 {
@@ -137,8 +35,7 @@ static void collect(struct train *t, const struct err *trouble, struct facts *f)
 	}
 	f->graph = backend_graph_hash(t->graph);
 	f->table = merge_table_hash(&t->table);
-	f->config = t->setup.inference ? 0 : hash_config(t->setup.config);
-	f->agreed = hash_agreed(t->setup.agreed);
+	train_same_fill(&t->setup, f->same);
 	f->replicas = t->replicas;
 	f->inference = t->setup.inference;
 }
@@ -154,7 +51,7 @@ static int differ(struct train *t, uint32_t a, uint32_t b, const char *what, str
 static int compare(struct train *t, const struct facts *all, struct err *err)
 {
 	struct hosts *h = t->hosts;
-	char room[32];
+	char room[32], which[160];
 
 	for (uint32_t i = 0; i < h->n; i++)
 		if (all[i].trouble)
@@ -167,10 +64,10 @@ static int compare(struct train *t, const struct facts *all, struct err *err)
 	for (uint32_t i = 0; i < h->n; i++) {
 		if (all[i].graph != all[0].graph || all[i].table != all[0].table)
 			return differ(t, 0, i, "networks", err);
-		if (all[i].config != all[0].config || all[i].inference != all[0].inference)
-			return differ(t, 0, i, "arguments", err);
-		if (all[i].agreed != all[0].agreed)
-			return differ(t, 0, i, "classes or normalisation", err);
+		if (all[i].inference != all[0].inference)
+			return differ(t, 0, i, "kinds of jobs", err);
+		if (train_same_differ(all[0].same, all[i].same, which, sizeof(which)))
+			return differ(t, 0, i, which, err);
 		if (!all[i].replicas || all[i].replicas > TRAIN_REPLICAS_MAX)
 			return err_set(err, ERR_PROTOCOL, -EPROTO, "%s has %u replicas",
 				       train_hosts_name(t, i, room), all[i].replicas);

@@ -4,12 +4,13 @@
  * gradients, and apply the same update each, so that their parameters stay equal to the last bit;
  * their batch-norm statistics are their own until they are pooled.
  *
- * How the gradients are summed is a small table, struct gradients: in the arenas where those are in
- * host memory, through copies of them where they are on devices.
+ * On devices each has a thread of its own (team.h), and NCCL sums the gradients between the devices
+ * while the backward pass goes on; where it is not there, they are summed by way of host memory.
  */
-#include "internal.h"
+#include "team.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,64 +67,70 @@ int train_table_make(struct train *t, struct err *err)
 
 /* ---- gradients ---- */
 
-/* In host memory: buckets are summed while the backward pass goes on. */
-static int sum_in_place(struct train *t, bool keep, struct err *err)
+bool train_replicas_apart(const struct train *t)
 {
-	struct merge_error error = {0};
-	int rc = 0;
-
-	for (uint32_t k = 0; !rc && k < t->replicas; k++)
-		rc = merge_intra_wait(t->intra, k, &error);
-	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+	return t->replicas > 1 && (t->setup.device || backend_on_device(t->setup.backend));
 }
 
-/* On devices: by way of host memory, with the same arithmetic. */
-static int sum_staged(struct train *t, bool keep, struct err *err)
+void train_replicas_choose(struct train *t)
 {
 	struct merge_error error = {0};
-	uint64_t n = t->graph->param_floats;
-	int rc = 0;
 
-	for (uint32_t k = 0; n && !rc && k < t->replicas; k++) {
-		rc = train_stage_in(t, k, BACKEND_GRAD, err);
-		if (rc)
-			return rc;
-		rc = merge_intra_bucket(t->intra, k, 0, n, &error);
-	}
-	if (rc)
-		return train_merge_err(t, err, rc, &error, "the all-reduce of the replicas");
-	rc = sum_in_place(t, keep, err);
-	for (uint32_t k = 0; !rc && !keep && k < t->replicas; k++)
-		rc = train_stage_out(t, k, BACKEND_GRAD, err);
-	return rc;
+	if (!train_replicas_apart(t) || !backend_on_device(t->setup.backend))
+		return;
+	if (!t->setup.device)
+		snprintf(t->no_nccl, sizeof(t->no_nccl), "the devices have no numbers");
+	else if (merge_intra_find("nccl", &error))
+		snprintf(t->no_nccl, sizeof(t->no_nccl), "%.250s", error.message);
+	else
+		t->nccl = true;
 }
 
-static const struct gradients in_place = {.announce = true, .reduce = sum_in_place};
-static const struct gradients staged = {.announce = false, .reduce = sum_staged};
-
-int train_replicas_open(struct train *t, struct err *err)
+static int open_sums(struct train *t, struct err *err)
 {
 	float *arena[TRAIN_REPLICAS_MAX];
+	uint32_t device[TRAIN_REPLICAS_MAX];
 	struct merge_intra_config config = {
 		.replicas = t->replicas,
 		.arena = arena,
 		.floats = t->graph->param_floats,
 		.buckets_max = 4 * t->graph->n_tensors + 64,
+		.timeout_ms = t->setup.timeout_ms,
 	};
 	struct merge_error error = {0};
+	int rc;
+
+	for (uint32_t k = 0; k < t->replicas; k++)
+		arena[k] = t->nccl ? backend_device_arena(t->replica[k], BACKEND_GRAD)
+				   : train_host_arena(t, k, BACKEND_GRAD);
+	if (t->nccl) {
+		for (uint32_t k = 0; k < t->replicas; k++)
+			device[k] = t->setup.device[k % t->setup.n_backends];
+		config.transport = "nccl";
+		config.device = device;
+		config.symmetric = t->setup.collective;
+	}
+	rc = merge_intra_open(&config, &t->intra, &error);
+	if (rc && t->nccl)
+		return err_set(err, rc == -ENOMEM ? ERR_LIMIT : ERR_INTERNAL, rc, "NCCL: %s",
+			       error.message);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+}
+
+int train_replicas_open(struct train *t, struct err *err)
+{
 	int rc = train_stage_open(t, err);
 
 	if (rc || t->replicas == 1)
 		return rc;
-	t->gradients = t->stage ? &staged : &in_place;
-	for (uint32_t k = 0; k < t->replicas; k++)
-		arena[k] = train_host_arena(t, k, BACKEND_GRAD);
-	rc = merge_intra_open(&config, &t->intra, &error);
-	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
+	t->on_the_way = t->nccl || !t->stage;
+	return open_sums(t, err);
 }
 
 void train_replicas_close(struct train *t)
 {
+	train_team_close(t);
+	/* no communicator outlives the memory that it knows */
 	merge_intra_close(t->intra);
 	t->intra = NULL;
 	for (uint32_t k = 0; k < TRAIN_REPLICAS_MAX; k++)
@@ -136,9 +143,14 @@ void train_replicas_close(struct train *t)
 
 int train_replicas_reduce(struct train *t, bool keep, struct err *err)
 {
-	if (t->intra)
-		return t->gradients->reduce(t, keep, err);
-	return keep ? train_stage_in(t, 0, BACKEND_GRAD, err) : 0;
+	struct merge_error error = {0};
+	int rc = 0;
+
+	if (!t->intra)
+		return keep ? train_stage_in(t, 0, BACKEND_GRAD, err) : 0;
+	for (uint32_t k = 0; !rc && k < t->replicas; k++)
+		rc = merge_intra_wait(t->intra, k, &error);
+	return rc ? train_merge_err(t, err, rc, &error, "the all-reduce of the replicas") : 0;
 }
 
 /* ---- state ---- */
@@ -165,36 +177,45 @@ int train_replicas_pool(struct train *t, float *out, struct err *err)
 	return 0;
 }
 
-static int spread(struct train *t, enum backend_arena arena, uint64_t floats, struct err *err)
+static void spread(struct train *t, enum backend_arena arena, uint64_t floats)
 {
 	float *from = floats ? train_host_arena(t, 0, arena) : NULL;
-	int rc = 0;
 
-	if (!from)
-		return 0;
-	for (uint32_t k = 1; k < t->replicas; k++)
+	for (uint32_t k = 1; from && k < t->replicas; k++)
 		if (train_host_arena(t, k, arena) != from)
 			memcpy(train_host_arena(t, k, arena), from, floats * sizeof(float));
-	for (uint32_t k = 0; !rc && k < t->replicas; k++) {
-		rc = train_stage_out(t, k, arena, err);
-		if (!t->stage)
-			backend_touch(t->replica[k], arena);
-	}
+	for (uint32_t k = 0; from && !t->stage && k < t->replicas; k++)
+		backend_touch(t->replica[k], arena);
+}
+
+/* Host arenas to the devices, where those are not one. */
+static int put(struct train *t, uint32_t arenas, struct err *err)
+{
+	const struct team_order order = {.what = TEAM_PUT, .arenas = arenas};
+	int rc = 0;
+
+	if (t->team && t->stage)
+		return train_team_run(t, &order, err);
+	for (uint32_t k = 0; k < t->replicas; k++)
+		for (uint32_t a = BACKEND_PARAM; a <= BACKEND_SLOT && !rc; a++)
+			if (arenas & 1u << a)
+				rc = train_stage_out(t, k, (enum backend_arena)a, err);
 	return rc;
 }
 
 int train_replicas_spread(struct train *t, bool grad, bool slots, struct err *err)
 {
 	const struct backend_graph *g = t->graph;
-	int rc;
 
-	if (grad)
-		return spread(t, BACKEND_GRAD, g->param_floats, err);
-	rc = spread(t, BACKEND_PARAM, g->param_floats, err);
-	if (!rc)
-		rc = spread(t, BACKEND_STAT, g->stat_floats, err);
-	if (!rc && slots)
-		rc = spread(t, BACKEND_SLOT, g->param_floats * t->slots, err);
+	if (grad) {
+		spread(t, BACKEND_GRAD, g->param_floats);
+		return put(t, 1u << BACKEND_GRAD, err);
+	}
+	spread(t, BACKEND_PARAM, g->param_floats);
+	spread(t, BACKEND_STAT, g->stat_floats);
+	if (slots)
+		spread(t, BACKEND_SLOT, g->param_floats * t->slots);
 	memset(t->replica_rows, 0, sizeof(t->replica_rows));
-	return rc;
+	return put(t, 1u << BACKEND_PARAM | 1u << BACKEND_STAT | (slots ? 1u << BACKEND_SLOT : 0),
+		   err);
 }

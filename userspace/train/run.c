@@ -5,6 +5,7 @@
  * where it happened. Nothing is allocated in a step.
  */
 #include "run.h"
+#include "team.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -58,6 +59,7 @@ static int start_epoch(struct run *r, struct err *err)
 	atomic_store_explicit(&t->at_step, 0, memory_order_relaxed);
 	if (rc || !r->reader)
 		return rc;
+	train_batches_epoch(t);
 	rc = data_reader_epoch(r->reader, t->setup.config->seed, r->epoch);
 	return rc ? err_set(err, ERR_LIMIT, rc, "ordering the rows of epoch %u: %s", r->epoch + 1,
 			    strerror(-rc))
@@ -303,7 +305,7 @@ static void salvage(struct run *r)
 	t->model_param = t->model_stat = NULL;
 	if (!h || !h->started || !h->apart || h->config.kind == MERGE_NONE)
 		return;
-	if (train_restore_good(r, NULL))
+	if (train_restore_good(r, NULL) && !train_team_broken(t))
 		return;
 	t->model_param = h->config.kind == MERGE_EASGD ? merge_model(h->merge) : t->param;
 	t->model_stat = t->stat;
@@ -315,6 +317,9 @@ static int check_run(struct train *t, const struct ctl_run *run, struct err *err
 
 	if (t->setup.inference)
 		return err_set(err, ERR_PARAM, -EINVAL, "this job does not train");
+	if (train_team_broken(t))
+		return err_set(err, ERR_INTERNAL, -EIO,
+			       "an earlier step on the devices has failed: the training is over");
 	if (!run->count || run->first_epoch >= epochs || run->count > epochs - run->first_epoch)
 		return err_set(err, ERR_PARAM, -EINVAL,
 			       "epochs %u to %" PRIu64 " were asked for, the training has %u",

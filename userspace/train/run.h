@@ -42,9 +42,11 @@ struct update {
 
 /* ---- step.c: gradients of one update on this host ---- */
 
-/* The gradients' sum in every replica's arena; applied already where *applied. */
+/* The gradients' sum in every replica's arena; applied already where *applied. Of an update that is
+ * shared with other hosts: in the host arena of replica 0. */
 int train_gradients(struct run *run, const struct update *update, bool *applied, struct err *err);
-int train_apply(struct run *run, struct err *err);
+/* take: what is in that arena becomes the gradient of all replicas first. */
+int train_apply(struct run *run, bool take, struct err *err);
 void train_found(struct run *run, enum bad_what what, bool infinite);
 
 /* ---- update.c: one update, here or with the other hosts ---- */

@@ -32,8 +32,11 @@ static bool wanted(const struct train *t)
 	return t->several && backend_on_device(t->setup.backend);
 }
 
+/* NCCL needs none; of what it has summed one goes to the other hosts. */
 static uint32_t gradients(const struct train *t)
 {
+	if (t->nccl)
+		return t->setup.net ? 1 : 0;
 	return t->replicas > 1 || t->setup.net ? t->replicas : 0;
 }
 
@@ -109,7 +112,7 @@ float *train_host_arena(const struct train *t, uint32_t k, enum backend_arena ar
 	case BACKEND_STAT:
 		return st->stat[k];
 	case BACKEND_GRAD:
-		return st->grad[k];
+		return st->grad[t->nccl ? 0 : k];
 	default:
 		return t->slots ? st->slot : NULL;
 	}

@@ -4,6 +4,7 @@
  * compiles the net, writes the first weights, collects what the user should know.
  */
 #include "hosts.h"
+#include "team.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -91,6 +92,7 @@ static void plan_batches(struct train *t)
 		return;
 	}
 	host = t->rows / t->steps + (t->rows % t->steps != 0);
+	t->host_batch = train_batches_wanted(t) ? (uint32_t)host : 0;
 	call = (host + t->replicas - 1) / t->replicas;
 	t->replica_batch = call ? (uint32_t)call : 1;
 	if (call < EVALUATION_BATCH)
@@ -128,87 +130,7 @@ static int resolve(struct train *t, struct notice *notice, struct err *err)
 	return rc ? rc : train_table_make(t, err);
 }
 
-/* ---- memory and net ---- */
-
-static uint32_t slots_of(const struct backend_optimizer_config *o)
-{
-	switch (o->kind) {
-	case BACKEND_SGD:
-		return o->momentum > 0;
-	case BACKEND_ADAM:
-	case BACKEND_ADAMW:
-		return 2 + o->amsgrad;
-	case BACKEND_RMSPROP:
-		return 1 + (o->momentum > 0) + o->centered;
-	case BACKEND_ADAGRAD:
-		return 1;
-	default:
-		return 2;
-	}
-}
-
-/* Counts (arena.base NULL) or places everything. */
-static void plan_memory(struct train *t)
-{
-	struct arena *a = &t->arena;
-	uint64_t p = t->graph->param_floats, s = t->graph->stat_floats;
-	uint64_t part = model_blob_bytes(t->setup.model), slots = t->setup.inference ? 0 : t->slots;
-	uint64_t row = t->info->outputs;
-
-	a->used = 0;
-	t->param = train_arena_take(a, p, sizeof(float));
-	t->stat = train_arena_take(a, s, sizeof(float));
-	t->slot = train_arena_take(a, slots * p, sizeof(float));
-	train_average_plan(t, a);
-	if (t->several) {
-		t->pool_stat = train_arena_take(a, s, sizeof(float));
-		if (t->setup.net) {
-			t->copy_param = train_arena_take(a, p, sizeof(float));
-			t->copy_stat = train_arena_take(a, s, sizeof(float));
-		}
-	}
-	if (!t->setup.inference && t->setup.config->early_stop) {
-		t->best_param = train_arena_take(a, p, sizeof(float));
-		t->best_stat = train_arena_take(a, s, sizeof(float));
-	}
-	t->outputs = train_arena_take(a, t->max_batch * row, sizeof(float));
-	t->classes = !t->loss.classes ? 0 : row < 2 ? 2 : (uint32_t)row;
-	if (t->classes > TRAIN_CONFUSION_MAX)
-		t->classes = 0;
-	if (t->classes)
-		t->confusion =
-			train_arena_take(a, (uint64_t)t->classes * t->classes, sizeof(uint64_t));
-	part = part * (slots + 1) + 4096 + (uint64_t)t->classes * t->classes * sizeof(uint64_t);
-	t->io_bytes = part < CTL_PART_MAX ? part : CTL_PART_MAX;
-	t->io = train_arena_take(a, t->io_bytes, 1);
-}
-
-/* Of replica 0, which also evaluates. */
-static void net_options(struct train *t, struct backend_net_options *o)
-{
-	const struct train_config *c = t->setup.config;
-	const struct agree_block *a = t->setup.agreed;
-	bool rows = t->setup.data && data_shape(t->setup.data).c;
-
-	*o = (struct backend_net_options){
-		.max_batch = t->max_batch,
-		.input =
-			{
-				.dtype = rows ? data_dtype(t->setup.data)
-					      : (enum backend_dtype)a->dtype,
-				.shape = t->info->input,
-				.mul = t->mul,
-				.add = t->add,
-				.flip = c->augment_flip,
-				.pad = c->augment_pad,
-				.cutout = c->augment_cutout,
-			},
-		.loss = t->loss.loss,
-		.optimizer = c->optimizer,
-		.inference = t->setup.inference,
-		.deterministic = c->deterministic,
-	};
-}
+/* ---- the net ---- */
 
 static int take_normalization(struct train *t, struct err *err)
 {
@@ -235,9 +157,8 @@ static int check_devices(const struct train *t, struct err *err)
 	return 0;
 }
 
-/* join: with the other hosts, if there are any. */
-static int new_train(const struct train_setup *setup, bool join, struct train **out,
-		     struct notice *notice, struct err *err)
+int train_new(const struct train_setup *setup, bool join, struct train **out, struct notice *notice,
+	      struct err *err)
 {
 	struct train *t = calloc(1, sizeof(*t));
 	int rc;
@@ -270,6 +191,8 @@ static int new_train(const struct train_setup *setup, bool join, struct train **
 		rc = plan_training(t, err);
 	if (!rc)
 		plan_batches(t);
+	if (!rc && !setup->inference)
+		train_replicas_choose(t);
 	if (!rc)
 		rc = take_normalization(t, err);
 	if (rc)
@@ -277,71 +200,6 @@ static int new_train(const struct train_setup *setup, bool join, struct train **
 	else
 		*out = t;
 	return rc;
-}
-
-static int net_bytes(struct train *t, uint64_t *first, uint64_t *others, struct err *err)
-{
-	struct backend_net_options options;
-	uint64_t other = 0;
-	int rc;
-
-	net_options(t, &options);
-	rc = backend_estimate(t->setup.backend, t->graph, &options, first);
-	options.max_batch = t->replica_batch;
-	if (!rc && t->replicas > 1)
-		rc = backend_estimate(t->setup.backend, t->graph, &options, &other);
-	if (rc)
-		return err_set(err, rc == -ENOMEM || rc == -EOVERFLOW ? ERR_LIMIT : ERR_ARCH, rc,
-			       "the memory of the network cannot be estimated");
-	if (__builtin_mul_overflow(other, t->replicas - 1, others))
-		return err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
-	return 0;
-}
-
-static int estimate(const struct train_setup *setup, uint64_t *host, uint64_t *device,
-		    struct err *err)
-{
-	struct notice notice = {0};
-	struct train *t;
-	uint64_t net = 0, others = 0, hosts = 0;
-	int rc = new_train(setup, false, &t, &notice, err);
-
-	free(notice.text);
-	if (rc)
-		return rc;
-	rc = net_bytes(t, &net, &others, err);
-	t->slots = slots_of(&setup->config->optimizer);
-	if (!rc && t->setup.net)
-		rc = train_hosts_memory(t, &hosts, err);
-	plan_memory(t);
-	*device = 0;
-	if (backend_on_device(t->setup.backend)) {
-		*device = net;
-		net = others = 0;
-	}
-	if (!rc && (t->arena.overflow || __builtin_add_overflow(net, others, &net) ||
-		    __builtin_add_overflow(net, t->arena.used, &net) ||
-		    __builtin_add_overflow(net, train_stage_bytes(t), &net) ||
-		    __builtin_add_overflow(net, hosts, &net)))
-		rc = err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
-	if (!rc)
-		*host = net + sizeof(*t);
-	train_free(t);
-	return rc;
-}
-
-int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err)
-{
-	uint64_t device;
-
-	return estimate(setup, bytes, &device, err);
-}
-
-int train_estimate_device(const struct train_setup *setup, uint64_t *bytes, struct err *err)
-{
-	uint64_t host;
-
-	return estimate(setup, &host, bytes, err);
 }
 
 static int canceled(const struct train *t, struct err *err)
@@ -354,22 +212,28 @@ static int canceled(const struct train *t, struct err *err)
 static int compile(struct train *t, struct err *err)
 {
 	struct backend_net_options options;
+	const struct team_order all = {.what = TEAM_COMPILE, .options = &options, .patience = 60};
 	struct backend_error error = {""};
+	int rc = 0;
 
-	net_options(t, &options);
-	for (uint32_t k = 0; k < t->replicas; k++) {
-		int rc = canceled(t, err);
-
-		if (!rc)
-			rc = backend_compile(t->setup.backends[k % t->setup.n_backends], t->graph,
-					     &options, &t->replica[k], &error);
+	train_net_options(t, &options);
+	for (uint32_t k = 0; k < t->replicas && !rc; k++) {
+		rc = canceled(t, err);
 		if (rc)
-			return rc == -ECANCELED
-				       ? rc
-				       : train_backend_err(err, rc, &error,
-							   "the network cannot be compiled");
+			return rc;
+		rc = backend_compile(t->setup.backends[k % t->setup.n_backends], t->graph, &options,
+				     &t->replica[k], &error);
 		options.max_batch = t->replica_batch;
+		if (t->team)
+			break;
 	}
+	if (rc)
+		return train_backend_err(err, rc, &error, "the network cannot be compiled");
+	/* the first one has shown that it can be done; the others at once */
+	if (t->team)
+		rc = train_team_run(t, &all, err);
+	if (rc)
+		return rc;
 	t->net = t->replica[0];
 	t->slots = backend_slot_count(t->net);
 	if (t->slots > TRAIN_SLOTS_MAX)
@@ -383,22 +247,24 @@ static int compile(struct train *t, struct err *err)
 static int make_net(struct train *t, struct err *err)
 {
 	uint64_t bytes;
-	int rc = compile(t, err);
+	int rc = train_replicas_apart(t) ? train_team_open(t, err) : 0;
 
+	if (!rc)
+		rc = compile(t, err);
 	if (!rc)
 		rc = train_replicas_open(t, err);
 	if (!rc && t->hosts)
 		rc = train_hosts_merge_open(t, err);
 	if (rc)
 		return rc;
-	plan_memory(t);
+	train_memory_plan(t);
 	bytes = t->arena.used;
 	if (t->arena.overflow)
 		return err_set(err, ERR_LIMIT, -EOVERFLOW, "the network is too large");
 	rc = train_arena_allocate(&t->arena, bytes, err);
 	if (rc)
 		return rc;
-	plan_memory(t);
+	train_memory_plan(t);
 	rc = model_init(t->setup.model, t->setup.config->seed, t->param, t->stat, err);
 	if (!rc)
 		rc = train_write_net(t, t->param, t->stat, NULL, err);
@@ -408,9 +274,21 @@ static int make_net(struct train *t, struct err *err)
 	return rc;
 }
 
+static int usable(const struct train *t, struct err *err)
+{
+	return train_team_broken(t)
+		       ? err_set(err, ERR_INTERNAL, -EIO,
+				 "a step on the devices has failed: they hold nothing of use")
+		       : 0;
+}
+
 int train_read_net(struct train *t, float *param, float *stat, float *slot, struct err *err)
 {
-	int rc = backend_read(t->net, BACKEND_PARAM, 0, t->graph->param_floats, param);
+	int rc = usable(t, err);
+
+	if (rc)
+		return rc;
+	rc = backend_read(t->net, BACKEND_PARAM, 0, t->graph->param_floats, param);
 
 	if (!rc && slot && t->slots)
 		rc = backend_read(t->net, BACKEND_SLOT, 0, t->graph->param_floats * t->slots, slot);
@@ -435,13 +313,24 @@ static int write_replica(struct train *t, struct backend_net *net, const float *
 int train_write_net(struct train *t, const float *param, const float *stat, const float *slot,
 		    struct err *err)
 {
-	for (uint32_t k = 0; k < t->replicas; k++) {
-		int rc = write_replica(t, t->replica[k], param, stat, slot);
+	int rc = usable(t, err);
 
+	for (uint32_t k = 0; !rc && k < t->replicas; k++) {
+		rc = write_replica(t, t->replica[k], param, stat, slot);
 		if (rc)
 			return train_device_err(t, k, err, rc, "writing weights to the back end");
 	}
-	return 0;
+	return rc;
+}
+
+static int open_rows(struct train *t, struct data_set *data, struct err *err)
+{
+	uint32_t most = t->host_batch > t->max_batch ? t->host_batch : t->max_batch;
+	int rc = 0;
+
+	if (t->rows)
+		rc = data_reader_open(data, ROW_TRAIN, most, true, &t->shuffled, err);
+	return !rc && train_batches_wanted(t) ? train_batches_open(t, err) : rc;
 }
 
 int train_create(const struct train_setup *setup, struct train **out, char **notice,
@@ -449,13 +338,12 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 {
 	struct notice n = {0};
 	struct train *t = NULL;
-	int rc = new_train(setup, true, &t, &n, err);
+	int rc = train_new(setup, true, &t, &n, err);
 
 	if (!rc)
 		rc = make_net(t, err);
-	if (!rc && !setup->inference && t->rows)
-		rc = data_reader_open(setup->data, ROW_TRAIN, t->max_batch, true, &t->shuffled,
-				      err);
+	if (!rc && !setup->inference)
+		rc = open_rows(t, setup->data, err);
 	if (rc) {
 		train_free(t);
 		free(n.text);
@@ -470,6 +358,7 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 
 void train_drop_rows(struct train *t)
 {
+	train_batches_drop(t);
 	if (t->shuffled)
 		data_reader_close(t->shuffled);
 	t->shuffled = NULL;
@@ -492,22 +381,32 @@ int train_rows(struct train *t, struct data_set *data, struct err *err)
 			       data_rows(data, ROW_TRAIN), data_rows(data, ROW_VALIDATION), t->rows,
 			       t->validation_rows);
 	t->setup.data = data;
-	return t->rows ? data_reader_open(data, ROW_TRAIN, t->max_batch, true, &t->shuffled, err)
-		       : 0;
+	return open_rows(t, data, err);
 }
 
 void train_free(struct train *t)
 {
 	if (!t)
 		return;
+	/* after a fault somebody may still be using rows and nets */
+	if (train_team_broken(t)) {
+		train_team_close(t);
+		train_batches_close(t);
+	}
 	train_drop_rows(t);
 	train_hosts_free(t);
 	train_replicas_close(t);
+	train_batches_close(t);
 	train_arena_free(&t->arena);
 	free(t->tensor);
 	free(t->extra_best);
 	free(t->mul);
 	free(t);
+}
+
+const char *train_devices(const struct train *t)
+{
+	return t->about_devices;
 }
 
 void train_apply_ok(const struct train *t, struct ctl_apply_ok *out)

@@ -157,6 +157,15 @@ struct train_setup {
 	struct backend *backend;
 	struct backend *const *backends;
 	uint32_t n_backends;
+	/*
+	 * The index of each of the backends, as backend_devices counts: replica k steps on a thread
+	 * of its own then, and the gradients of GPUs are summed by NCCL where it is there. NULL:
+	 * replicas in host memory step in turn, those of devices sum by way of it.
+	 */
+	const uint32_t *device;
+	bool collective;       /* their gradient arenas come from merge_device_alloc */
+	bool resident;	       /* devices are to keep the training rows, if they fit */
+	uint32_t timeout_ms;   /* of a wait for a device; 0: 60 s */
 	struct data_set *data; /* applied */
 	const struct agree_block *agreed;
 	bool inference; /* predict or evaluate only */
@@ -177,6 +186,9 @@ struct train_setup {
 	 * train_run, which waits for it; NULL: not wanted. train_get gives the merged weights.
 	 */
 	void (*on_merge)(void *context, const struct merge_result *result);
+	/* Before each step of this host in a training on several, on the same thread: may hold it.
+	 * NULL: not wanted. */
+	void (*on_step)(void *context);
 	void *context;
 };
 
@@ -188,7 +200,8 @@ struct train_setup {
 void train_drop_rows(struct train *train);
 int train_rows(struct train *train, struct data_set *data, struct err *err);
 
-/* Memory of this host that train_create will take; and of each device, 0 where there is none. */
+/* Memory of this host that train_create will take; and of each device (with resident: the rows
+ * too), 0 where there is none. */
 int train_estimate(const struct train_setup *setup, uint64_t *bytes, struct err *err);
 int train_estimate_device(const struct train_setup *setup, uint64_t *bytes, struct err *err);
 /* Compiles, initialises the weights by seed. notice: malloc'd lines ("W:" marks warnings), NULL if
@@ -197,6 +210,10 @@ int train_create(const struct train_setup *setup, struct train **out, char **not
 		 struct err *err);
 void train_free(struct train *train);
 void train_apply_ok(const struct train *train, struct ctl_apply_ok *out);
+/* Devices hold the training rows: they did fit. */
+bool train_resident(const struct train *train);
+/* Where the training rows are, and how gradients are summed: for the log. "" in host memory. */
+const char *train_devices(const struct train *train);
 
 /* Epochs [first, first + count). Blocks; other threads may call stop, cancel and progress. The
  * row's note is valid until the next call. -ECANCELED after cancel. */

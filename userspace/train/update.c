@@ -182,7 +182,7 @@ static int local_update(struct run *r, const struct update *u, struct err *err)
 	}
 	rc = train_gradients(r, u, &applied, err);
 	if (!rc && !applied && !r->bad.what)
-		rc = train_apply(r, err);
+		rc = train_apply(r, false, err);
 	return !rc && !t->hosts && !r->bad.what ? train_average_step(t, err) : rc;
 }
 
@@ -205,9 +205,7 @@ static int shared_update(struct run *r, struct update *u, struct err *err)
 	take_flags(r, flags);
 	if (r->bad_everywhere || !u->rows)
 		return 0;
-	rc = train_replicas_spread(t, true, false, err);
-	if (!rc)
-		rc = train_apply(r, err);
+	rc = train_apply(r, true, err);
 	/* the same sum on all hosts: all find it */
 	r->bad_everywhere |= r->bad.what != BAD_NONE;
 	if (!rc && !r->bad_everywhere && (t->setup.on_merge || t->average.mean))

@@ -59,12 +59,16 @@ static void make_rows(void)
 static void refused(const char *what, const char *a, const char *b, const char *here,
 		    const char *there)
 {
-	const char *spec[HOSTS] = {a, b, a};
+	const char *spec[HOSTS] = {a, a, a};
 	struct group g;
 	struct err err;
 
 	if (group_prepare(&g, HOSTS, spec, softmax, rows, NULL, &err))
 		BAIL("%s", err.message);
+	/* past the coordinator, which sees some of it in the agreement */
+	train_config_free(&g.rig[1].config);
+	if (train_config_parse(b, strlen(b), &g.rig[1].config, &err))
+		BAIL("%s: %s", b, err.message);
 	group_nets(&g);
 	g.names = names;
 	group_do(&g, group_create_one);
@@ -78,17 +82,51 @@ static void beginnings(void)
 {
 	const char *const spec[HOSTS] = {"{\"backend\": \"ref\"}", "{\"backend\": \"ref\"}",
 					 "{\"backend\": \"ref\"}"};
+	/* what one host of three may be given otherwise, and what all are told of it */
+	static const struct {
+		const char *given, *name;
+	} other[] = {
+		{"\"epochs\": 3", "epochs"},
+		{"\"batch_size\": 7", "batch_size"},
+		{"\"accumulate\": 2", "accumulate"},
+		{"\"seed\": 5", "seed"},
+		{"\"seed\": 4294967296", "seed"},
+		{"\"label_smoothing\": 0.1", "loss"},
+		{"\"momentum\": 0.5", "optimizer"},
+		{"\"clipnorm\": 2", "optimizer"},
+		{"\"optimizer\": \"adagrad\", \"learning_rate\": 0.02", "optimizer"},
+		{"\"learning_rate\": 0.5", "learning_rate"},
+		{"\"learning_rate\": 0.5, \"seed\": 9", "seed, learning_rate"},
+		{"\"lr_schedule\": \"cosine\"", "lr_schedule"},
+		{"\"lr_scaling\": \"linear\"", "lr_scaling"},
+		{"\"metrics\": \"none\"", "metrics"},
+		{"\"evaluate_every\": 2", "evaluate_every"},
+		{"\"early_stop\": \"patience=3\"", "early_stop"},
+		{"\"augment\": \"flip\"", "augment"},
+		{"\"model_average\": \"ema(decay=.99)\"", "model_average"},
+		{"\"class_weight\": \"balanced\"", "class_weight"},
+		{"\"class_weight\": {\"1\": 3}", "class_weight"},
+		{"\"normalize\": \"standardize\"", "normalize"},
+		{"\"deterministic\": false", "deterministic"},
+		{"\"cache\": false", "cache"},
+		{"\"merge\": \"slowmo\", \"merge_momentum\": \"average\"", "merge"},
+		{"\"merge_every\": 9", "merge_every"},
+		{"\"merge_warmup\": 2", "merge_warmup"},
+		{"\"merge_momentum\": \"keep\"", "merge_momentum"},
+		{"\"merge_wire\": \"bf16\"", "merge_wire"},
+	};
 	struct group g;
 	struct err err;
 	uint64_t bytes;
 	uint8_t *weights;
 
-	refused("another learning rate", "{\"backend\": \"ref\"}",
-		"{\"backend\": \"ref\", \"learning_rate\": 0.5}", "alpha and beta",
-		"alpha and beta have different arguments");
-	refused("another merge", "{\"backend\": \"ref\"}",
-		"{\"backend\": \"ref\", \"merge_every\": 9}", "different arguments",
-		"different arguments");
+	for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+		char with[256], said[128];
+
+		snprintf(with, sizeof(with), "{\"backend\": \"ref\", %s}", other[i].given);
+		snprintf(said, sizeof(said), "alpha and beta have different %s", other[i].name);
+		refused(other[i].given, spec[0], with, said, said);
+	}
 	refused("a metric that one cannot have", "{\"backend\": \"ref\"}",
 		"{\"backend\": \"ref\", \"metrics\": \"top_k(k=7)\"}", "metrics: top_k",
 		"beta: metrics: top_k");
@@ -97,6 +135,16 @@ static void beginnings(void)
 		"\"merge_trim\": 2}",
 		"{\"backend\": \"ref\", \"merge\": \"trimmed_mean\", \"merge_trim\": 2}",
 		"merge is 'trimmed_mean'", "leaves none of 3");
+
+	if (group_prepare(&g, HOSTS, spec, softmax, rows, NULL, &err))
+		BAIL("%s", err.message);
+	group_nets(&g);
+	g.names = names;
+	g.rig[1].agreed.label[2].weight *= 2;
+	group_do(&g, group_create_one);
+	ok(g.rc[0] && g.rc[1] && g.rc[2], "another weight of a class: refused on all hosts");
+	like(g.err[2].message, "alpha and beta have different weights of the classes", "by name");
+	group_end(&g);
 
 	if (group_prepare(&g, HOSTS, spec, softmax, rows, NULL, &err))
 		BAIL("%s", err.message);

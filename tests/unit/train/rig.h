@@ -25,11 +25,27 @@ struct rig_rows {
 	const uint32_t *arrival; /* the order in which they come; NULL: as they stand */
 };
 
+/* Replicas with a back end and a thread of their own that the next rigs have; 0: none. */
+#define RIG_APART_MAX 8
+static uint32_t rig_apart, rig_timeout_ms;
+static bool rig_resident;
+/* Where rows past rig_memory go; NULL: nowhere, there is room for all. */
+static const char *rig_spill;
+static uint64_t rig_memory;
+/* Their back end; NULL: the spec's. The options but for the device, which counts from rig_device;
+ * rig_device_step is added to that for the next rig. */
+static const char *rig_each;
+static struct backend_options rig_options;
+static uint32_t rig_device, rig_device_step;
+
 struct rig {
 	struct train_config config;
 	struct model *model;
 	struct backend_pool *pool;
 	struct backend *backend;
+	struct backend *each[RIG_APART_MAX]; /* apart of them */
+	uint32_t apart, device[RIG_APART_MAX], timeout_ms;
+	bool resident;
 	struct data_decoder *decoder;
 	struct data_set *data;
 	struct agree_block agreed;
@@ -186,7 +202,8 @@ static inline int rig_data(struct rig *r, const struct rig_rows *train,
 				     .image_ms = 2000,
 				     .workers = 1};
 	struct data_config config = {
-		.memory = 256u << 20,
+		.memory = rig_spill ? rig_memory : 256u << 20,
+		.spill_dir = rig_spill,
 		.shape = {any->h, any->w, any->c},
 		.max_bad_rows = r->config.max_bad_rows,
 		.need_labels = other_set != ROW_PREDICT,
@@ -237,6 +254,16 @@ static inline int rig_model(struct rig *r, const char *architecture, const struc
 	options.pool = r->pool;
 	if (backend_open(name, &options, &r->backend, &error))
 		BAIL("back end %s: %s", name, error.message);
+	r->apart = rig_apart;
+	r->timeout_ms = rig_timeout_ms;
+	r->resident = rig_resident;
+	rig_device += rig_device_step;
+	for (uint32_t k = 0; k < r->apart; k++) {
+		options = rig_options;
+		options.device = r->device[k] = rig_device - rig_device_step + k;
+		if (backend_open(rig_each ? rig_each : name, &options, &r->each[k], &error))
+			BAIL("back end %s: %s", rig_each ? rig_each : name, error.message);
+	}
 	return 0;
 }
 
@@ -246,6 +273,12 @@ static inline struct train_setup rig_setup(const struct rig *r)
 		.config = &r->config,
 		.model = r->model,
 		.backend = r->backend,
+		.backends = r->apart ? r->each : NULL,
+		.n_backends = r->apart,
+		.device = r->apart ? r->device : NULL,
+		.collective = rig_options.alloc != NULL,
+		.resident = r->resident,
+		.timeout_ms = r->timeout_ms,
 		.data = r->data,
 		.agreed = &r->agreed,
 		.inference = r->inference,
@@ -287,6 +320,8 @@ static inline void rig_end(struct rig *r)
 	agree_free(&r->agreed);
 	if (r->backend)
 		backend_close(r->backend);
+	for (uint32_t k = 0; k < r->apart; k++)
+		backend_close(r->each[k]);
 	if (r->pool)
 		backend_pool_free(r->pool);
 	model_free(r->model);
