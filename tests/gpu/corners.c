@@ -35,6 +35,12 @@ static void try_network(struct build *b, const struct op_case *op, uint32_t n,
 	}
 	if (precision == BACKEND_PRECISION_F16)
 		find_loss_scale(&p);
+	/* what lay there is gone, also where nothing is written */
+	for (uint64_t k = 0; k < p.gpu.params; k++)
+		p.want[k] = 7.0f;
+	if (backend_write(p.ref.net, BACKEND_GRAD, 0, p.ref.params, p.want) ||
+	    backend_write(p.gpu.net, BACKEND_GRAD, 0, p.gpu.params, p.want))
+		BAIL("%s: gradients not written", op->name);
 	for (int pass = 0; pass < 4 && good; pass++) {
 		if (backend_gradient(p.ref.net, &p.ref.batch, 0.25f, pass & 1, NULL, NULL, &want,
 				     p.want, &error) ||
