@@ -2,14 +2,14 @@
 """bench-merge: merges between hosts next to MPI_Allreduce and Gloo, alternating on the same links.
 
 usage: run.py BUILD [--hosts 2,4] [--sizes 1M,4M,16M,64M] [--runs N] [--rate MBIT] [--level inter,intra]
-       [--only NAME,...] [--no_pin]
+       [--only NAME,...] [--no_pin] [--congestion NAME]
 
 A host is a network namespace on a bridge (root) and, unless --no_pin, has a processor for itself, as far
 as there are enough. Every tool sums the same floats and checks them; in
 each of the runs all tools take their turn, in another order, and figures are medians over the runs.
 Ours: as it ships (with MAC), and its variants; MPI (tcp only, yielding when idle) and Gloo with each of
 their algorithms, of which the best counts; the link: one TCP stream from one host to another. --rate
-limits what each host sends. Inside a host: the sum of R replicas next to a copy of R times their bytes
+limits what each host sends; --congestion is the congestion control of all tools (cubic; '': the system's). Inside a host: the sum of R replicas next to a copy of R times their bytes
 by as many threads. The bus bandwidth is bytes / time * 2 (n-1)/n. Prints tables and writes
 BUILD/bench/merge.jsonl. Quote the ratios, not the figures.
 """
@@ -76,6 +76,8 @@ class Network:
             ip("-n", ns, "link", "set", "lo", "up")
             ip("-n", ns, "addr", "add", self.address[i] + "/24", "dev", "eth0")
             ip("-n", ns, "link", "set", "eth0", "up")
+            if ARGS.congestion:
+                run(inside(ns, ["sh", "-c", "echo %s >/proc/sys/net/ipv4/tcp_congestion_control" % ARGS.congestion]))
             if rate:
                 run(["ip", "netns", "exec", ns, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
                      "%dmbit" % rate, "burst", "256kb", "latency", "100ms"])
@@ -297,6 +299,7 @@ parser.add_argument("--runs", type=int, default=5)
 parser.add_argument("--rate", type=int, default=0)
 parser.add_argument("--level", default="inter,intra")
 parser.add_argument("--only", default="")
+parser.add_argument("--congestion", default="cubic", choices=("", "cubic", "reno", "bbr", "dctcp"))
 parser.add_argument("--no_pin", action="store_true")
 parser.add_argument("--link_bytes", type=int, default=0)
 ARGS = parser.parse_args()
