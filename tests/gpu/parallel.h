@@ -81,8 +81,11 @@ static inline uint32_t gpus(uint32_t wanted)
 	int rc = backend_devices(gpu_name(), device, REPLICAS_MAX, &n, &error);
 
 	if (rc || n < wanted) {
-		printf("1..0 # SKIP %u GPUs wanted: %s\n", wanted,
-		       rc ? error.message : "the driver lists fewer");
+		if (rc)
+			printf("1..0 # SKIP no GPU: %s\n", error.message);
+		else
+			printf("1..0 # SKIP no GPU for every replica: %u of %u are there\n", n,
+			       wanted);
 		exit(0);
 	}
 	return n < REPLICAS_MAX ? n : REPLICAS_MAX;
