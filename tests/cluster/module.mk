@@ -28,8 +28,8 @@ $(CLUSTER_BIN) $(SOAK_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(CLUSTER_LAB) $(LIBS_m
 .PHONY: check-cluster check-cluster-merge
 check-cluster: check-cluster-merge ## faults between hosts, in network namespaces (root)
 check-cluster-merge: $(CLUSTER_BIN) $(BUILD)/bin/merge_perf ## of these, what concerns the merge library
-	BUILD=$(BUILD) tests/harness $(CLUSTER_BIN) tests/cluster/perf.t
+	BUILD=$(BUILD) tests/harness $(CLUSTER_BIN:%="tests/cluster/as_root %") tests/cluster/perf.t
 
 .PHONY: soak-merge
 soak-merge: $(SOAK_BIN) ## SOAK random faults in a row on a cluster of namespaces (root; about 5 s each)
-	tests/harness "$< $(SOAK) $(SOAK_ARGS)"
+	tests/harness "tests/cluster/as_root $< $(SOAK) $(SOAK_ARGS)"
