@@ -9,7 +9,7 @@
 #include "../unit/train/group.h"
 
 #define ROWS 203
-#define PIXELS 64
+#define PIXELS RIG_PIXELS
 #define REPLICAS_MAX RIG_APART_MAX
 
 static uint8_t image[ROWS * PIXELS];
@@ -18,15 +18,7 @@ static double weight[ROWS];
 
 static inline void make_rows(void)
 {
-	uint64_t state = 5;
-
-	for (uint32_t i = 0; i < ROWS; i++) {
-		label[i] = (int32_t)(rig_random(&state) % 4);
-		weight[i] = .25 * (1 + rig_random(&state) % 8);
-		for (uint32_t j = 0; j < PIXELS; j++)
-			image[i * PIXELS + j] = (uint8_t)(rig_random(&state) % 160 +
-							  (j / 16 == (uint32_t)label[i] ? 90 : 0));
-	}
+	rig_pictures(image, label, weight, ROWS);
 }
 
 static inline struct rig_rows table(uint32_t first, uint32_t n)

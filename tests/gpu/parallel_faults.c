@@ -108,13 +108,6 @@ static void no_room(void)
 	is(live(), 0, "nothing is left on the devices");
 }
 
-static void *cancel(void *context)
-{
-	usleep(300000);
-	train_cancel(context);
-	return NULL;
-}
-
 static void canceled(void)
 {
 	struct ctl_run_row row;
@@ -128,7 +121,7 @@ static void canceled(void)
 		BAIL("%s", err.message);
 	fault("ncclAllReduce:5:hang");
 	begin = train_now();
-	if (pthread_create(&thread, NULL, cancel, r.train))
+	if (pthread_create(&thread, NULL, rig_cancel_soon, r.train))
 		BAIL("no thread");
 	is(rig_run(&r, 1, 1, &row, &err), -ECANCELED, "a cancel while a collective hangs");
 	fault(NULL);

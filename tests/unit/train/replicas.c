@@ -7,7 +7,7 @@
 #include "rig.h"
 
 #define ROWS 203
-#define PIXELS 64
+#define PIXELS RIG_PIXELS
 
 static uint8_t image[ROWS * PIXELS];
 static int32_t label[ROWS];
@@ -15,15 +15,7 @@ static double weight[ROWS];
 
 static void make_rows(void)
 {
-	uint64_t state = 5;
-
-	for (uint32_t i = 0; i < ROWS; i++) {
-		label[i] = (int32_t)(rig_random(&state) % 4);
-		weight[i] = .25 * (1 + rig_random(&state) % 8);
-		for (uint32_t j = 0; j < PIXELS; j++)
-			image[i * PIXELS + j] = (uint8_t)(rig_random(&state) % 160 +
-							  (j / 16 == (uint32_t)label[i] ? 90 : 0));
-	}
+	rig_pictures(image, label, weight, ROWS);
 }
 
 static struct rig_rows table(void)

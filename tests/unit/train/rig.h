@@ -7,6 +7,7 @@
 #define TRAIN_RIG_H
 
 #include <errno.h>
+#include <unistd.h>
 
 #include "../../../userspace/train/internal.h"
 #include "../../tap.h"
@@ -409,6 +410,30 @@ static inline uint32_t rig_random(uint64_t *state)
 {
 	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
 	return (uint32_t)(*state >> 33);
+}
+
+/* n images of 8 x 8 in which one of four bands is bright, the class that it stands for, weights. */
+#define RIG_PIXELS 64u
+static inline void rig_pictures(uint8_t *image, int32_t *label, double *weight, uint32_t n)
+{
+	uint64_t state = 5;
+
+	for (uint32_t i = 0; i < n; i++) {
+		label[i] = (int32_t)(rig_random(&state) % 4);
+		weight[i] = .25 * (1 + rig_random(&state) % 8);
+		for (uint32_t j = 0; j < RIG_PIXELS; j++)
+			image[i * RIG_PIXELS + j] =
+				(uint8_t)(rig_random(&state) % 160 +
+					  (j / 16 == (uint32_t)label[i] ? 90 : 0));
+	}
+}
+
+/* A thread that cancels a training in its middle. */
+static inline void *rig_cancel_soon(void *train)
+{
+	usleep(300000);
+	train_cancel(train);
+	return NULL;
 }
 
 #endif

@@ -12,7 +12,7 @@
 
 #define ROWS 203
 #define ROWS_MAX 2400 /* of rows that are spilled */
-#define PIXELS 64
+#define PIXELS RIG_PIXELS
 #define LAYERS "dense:24:relu,norm:80,dropout:25,dense:12:tanh,dense:4:softmax"
 
 static uint8_t image[ROWS_MAX * PIXELS];
@@ -23,15 +23,7 @@ static uint32_t n_rows = ROWS;
 
 static void make_rows(void)
 {
-	uint64_t state = 5;
-
-	for (uint32_t i = 0; i < ROWS_MAX; i++) {
-		label[i] = (int32_t)(rig_random(&state) % 4);
-		weight[i] = .25 * (1 + rig_random(&state) % 8);
-		for (uint32_t j = 0; j < PIXELS; j++)
-			image[i * PIXELS + j] = (uint8_t)(rig_random(&state) % 160 +
-							  (j / 16 == (uint32_t)label[i] ? 90 : 0));
-	}
+	rig_pictures(image, label, weight, ROWS_MAX);
 }
 
 static struct rig_rows table(uint32_t first, uint32_t n)
@@ -232,13 +224,6 @@ static void fails(uint32_t who, enum harm harm, double seconds, int code, const 
 	rig_end(&r);
 }
 
-static void *cancel(void *context)
-{
-	usleep(300000);
-	train_cancel(context);
-	return NULL;
-}
-
 /* One replica does not come; the others wait in the all-reduce for a minute. */
 static void canceled(void)
 {
@@ -250,7 +235,7 @@ static void canceled(void)
 
 	start_bad(&r, PLAIN, 2, 5, HARM_SLEEP);
 	bad.seconds = 1;
-	if (pthread_create(&thread, NULL, cancel, r.train))
+	if (pthread_create(&thread, NULL, rig_cancel_soon, r.train))
 		BAIL("no thread");
 	is(rig_run(&r, 0, 2, &row, &err), -ECANCELED, "a cancel in the middle of a step");
 	is(err.kind, ERR_CANCELED, "and says so");
